@@ -1,13 +1,14 @@
-"""The admin port: answers requests by their path. `Guard` checks who may use it.
+"""The admin port: an HTTP server whose requests are answered by their path. Event loop only.
 
-What takes longer than a moment is done elsewhere: a trial of the playground in a process of its own.
+`Guard` checks who may use it; `pages` renders pages, `json_objects` the answers of the API, `metrics` those of
+`/metrics`. A trial of the playground takes longer than a moment, so a process of its own does it.
 """
 
 import asyncio
 import gzip
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
@@ -19,6 +20,14 @@ from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Figures
 from amqtt_rest_bridge.admin.guard import Guard
+from amqtt_rest_bridge.admin.json_objects import (
+    csv_text,
+    problem_objects,
+    run_object,
+    unmatched_object,
+    whole_run_object,
+)
+from amqtt_rest_bridge.admin.live import Kind, live_object
 from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, Changes, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
@@ -31,14 +40,12 @@ from amqtt_rest_bridge.admin.queries import (
 )
 from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retries
-from amqtt_rest_bridge.admin.runs import Run, RunQuery, live_members, run_members
-from amqtt_rest_bridge.admin.shown import csv_text, problem_members, unmatched_members, whole_run
+from amqtt_rest_bridge.admin.runs import Run, RunQuery
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,
     Response,
-    ResponseStream,
     overloaded,
     refuse,
     refused,
@@ -62,8 +69,6 @@ _NOT_RETRIED: Final = {
 }
 _COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
 _LEVEL: Final = 7  # of gzip
-
-
 _FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
 _LIMITS: Final = PortLimits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
@@ -147,9 +152,16 @@ class AdminPort:
                 delay = self._wrong_credentials.delay(request.remote, self.bound_port, request.caller)
                 refusal = await delay or refusal
             return self._finished(path, request, refused(refusal, SAFE))
-        act = self._retry if is_retry else self._try if is_trial else self._find
         try:
-            answer = await act(path, request)
+            if is_retry:
+                answer = await self._retry(path, request)
+            elif is_trial:
+                trial = trial_of(request.body)
+                answer = self._pages.playground(trial, await asyncio.to_thread(self._playground.run, trial))
+            elif path.startswith("/api/"):
+                answer = await self._find_api(path.split("/")[2:], request)
+            else:
+                answer = await self._find(path, request)
         except BadQueryError as error:
             row = catalogue.NOT_A_RETRY if is_retry else catalogue.NOT_A_QUERY
             answer = refused(refuse(row, str(error)), SAFE)
@@ -163,6 +175,8 @@ class AdminPort:
         return compressed(response) if takes_gzip(request.headers.get("accept-encoding")) else response
 
     async def _find(self, path: str, request: Request) -> Response:
+        """Return a page, a file that pages use, or what programs ask for outside of the API."""
+        query, pages = _query(request), self._pages
         match path.split("/")[1:]:
             case ["metrics"]:
                 text = metrics.exposition(await self._figures.now(statuses=False))
@@ -171,13 +185,6 @@ class AdminPort:
                 reasons = (await self._figures.now(statuses=False)).bridge.reasons
                 status = "503 Service Unavailable" if reasons else "200 OK"
                 return _json({"ready": not reasons, "reasons": reasons}, status)
-            case ["api", *rest]:
-                return await self._find_api(rest, request)
-        return await self._find_page(path, request)
-
-    async def _find_page(self, path: str, request: Request) -> Response:
-        query, pages = _query(request), self._pages
-        match path.split("/")[1:]:
             case [""]:
                 asked, _ = page_query_of(query, time.time())
                 return pages.overview(await self._figures.now(statuses=True), asked)
@@ -185,7 +192,7 @@ class AdminPort:
                 focus = focus_of(query)
                 return pages.flow(await self._figures.now(statuses=True), focus)
             case ["routes", name]:
-                return await self._page_of(unquote(name), request)
+                return await self._show_route(unquote(name), request)
             case ["routes", name, "chart"] if unquote(name) in pages.routes:
                 asked, _ = page_query_of(query, time.time())
                 return pages.chart(unquote(name), asked.range)
@@ -193,46 +200,43 @@ class AdminPort:
                 asked, wanted = page_query_of(query, time.time())
                 return pages.runs(self._recorder.find(wanted), asked)
             case ["runs", run]:
-                return self._page_of_run(run, is_refused="refused" in query)
+                return self._show_run(run, is_refused="refused" in query)
             case ["playground"]:
                 return pages.playground(Trial(FIRST_ROUTE), None)
         return pages.asset(path, request.query) or refused(NOT_FOUND, SAFE)
 
     async def _find_api(self, path: list[str], request: Request) -> Response:
+        """Return what the API has at a path below `/api/`."""
         query, now = _query(request), self._figures.now
         match path:
             case ["routes" | "routes.csv" as name]:
                 numbers = await now(statuses=True)
                 return _listed(name, [route.status or {} for route in numbers.routes.values()])
             case ["problems" | "problems.csv" as name]:
-                return _listed(name, problem_members(await now(statuses=False)))
+                return _listed(name, problem_objects(await now(statuses=False)))
             case ["unmatched"]:
-                return _json(unmatched_members(await now(statuses=False)))
+                return _json(unmatched_object(await now(statuses=False)))
             case ["history"]:
                 return self._history(query)
             case ["live"]:
-                return self._follow(request)
+                return self._follow(request, "caller")
             case ["changes"]:
-                return self._follow_changes(request)
-        return self._find_runs(path, query)
-
-    def _find_runs(self, path: list[str], query: Mapping[str, Sequence[str]]) -> Response:
-        match path:
+                return self._follow(request, "pages")
             case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
                 runs = self._recorder.find(RunQuery(route=unquote(name)))
-                return _json({"calls": [live_members(one) for one in runs]})
+                return _json({"calls": [live_object(one) for one in runs]})
             case ["routes", _, "calls"]:
                 return refused(NO_ROUTE, SAFE)
             case ["runs" | "runs.csv" as name]:
                 found = self._recorder.find(query_of(query, time.time()))
-                return _listed(name, [run_members(one) for one in found])
+                return _listed(name, [run_object(one) for one in found])
             case ["runs", run]:
                 found = self._recorder.find(RunQuery(id=run, limit=1))
                 return _json(self._whole(found[0])) if found else refused(NO_RUN, SAFE)
         return refused(NOT_FOUND, SAFE)
 
     def _whole(self, run: Run) -> dict[str, Any]:
-        return whole_run(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
+        return whole_run_object(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
 
     def _history(self, query: Mapping[str, Sequence[str]]) -> Response:
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
@@ -250,7 +254,7 @@ class AdminPort:
             series["p99_ms"] = [one and one.p99 for one in latencies]
         return _json({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
 
-    async def _page_of(self, name: str, request: Request) -> Response:
+    async def _show_route(self, name: str, request: Request) -> Response:
         if name not in self._pages.routes:
             return refused(NO_ROUTE, SAFE)
         query, wanted = page_query_of(_query(request), time.time(), name)
@@ -260,7 +264,7 @@ class AdminPort:
         runs = self._recorder.find(wanted)
         return self._pages.route(name, numbers, runs, query, self._recorder.kept.unsent_by_code(name))
 
-    def _page_of_run(self, name: str, *, is_refused: bool) -> Response:
+    def _show_run(self, name: str, *, is_refused: bool) -> Response:
         found, kept = self._recorder.find(RunQuery(id=name, limit=1, tries=True)), self._recorder.kept
         if not found:
             return refused(NO_RUN, SAFE)
@@ -272,35 +276,28 @@ class AdminPort:
             is_refused=is_refused,
         )  # fmt: skip
 
-    async def _try(self, _path: str, request: Request) -> Response:
-        """Try a definition, in a process that a thread waits for."""
-        trial = trial_of(request.body)
-        return self._pages.playground(trial, await asyncio.to_thread(self._playground.run, trial))
-
-    # Those who follow.
-
-    def _follow(self, request: Request) -> Response:
-        query = _query(request)
-        route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
+    def _follow(self, request: Request, kind: Kind) -> Response:
+        """Return runs as they are noted, for pages with the rows that change; refuse when too many follow already."""
+        query, topic_filter = _query(request), None
+        if kind == "pages":
+            routes: frozenset[str] | None = frozenset(query.get("route", ()))
+        else:
+            route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
+            routes = None if route is None else frozenset((route,))
         if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
             return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
-        routes = None if route is None else frozenset((route,))
-        return _stream(request, lambda: self._recorder.followers.follow("caller", routes, topic_filter))
-
-    def _follow_changes(self, request: Request) -> Response:
-        routes = frozenset(_query(request).get("route", ()))
-
-        def begin() -> ResponseStream | None:
-            follower = self._recorder.followers.follow("pages", routes)
-            if follower is None:
-                return None
-            return Changes(self._figures, self._samples, self._pages.sections, follower)
-
-        return _stream(request, begin)
-
-    # Retries.
+        headers = (*SAFE, ("Content-Type", "text/event-stream"))
+        if request.method == "HEAD":
+            return Response("200 OK", headers)
+        follower = self._recorder.followers.follow(kind, routes, topic_filter)
+        if follower is None:
+            return refused(TOO_MANY, SAFE)
+        is_page = kind == "pages"
+        stream = Changes(self._figures, self._samples, self._pages, follower) if is_page else follower
+        return Response("200 OK", headers, stream=stream)
 
     async def _retry(self, path: str, request: Request) -> Response:
+        """Retry what a form of a page names, or a caller of the API."""
         retry = self._retries.retry
         match path.split("/")[1:-1]:
             case []:
@@ -352,12 +349,3 @@ def compressed(response: Response) -> Response:
 
 def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
-
-
-def _stream(request: Request, begin: Callable[[], ResponseStream | None]) -> Response:
-    """Return server-sent events; refuse when there are too many already."""
-    is_head = request.method == "HEAD"
-    stream = None if is_head else begin()
-    if stream is None and not is_head:
-        return refused(TOO_MANY, SAFE)
-    return Response("200 OK", (*SAFE, ("Content-Type", "text/event-stream")), stream=stream)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from operator import sub
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.recorder import BUCKETS
@@ -314,30 +314,3 @@ def _line(left: int, values: Sequence[int], highest: int) -> str:
         return ""
     heights = [SPARK_HEIGHT - 1 - round(value * (SPARK_HEIGHT - 2) / highest) for value in values]
     return f"m{left} {heights[0]}" + "".join(f" 1 {after - before}" for before, after in pairwise(heights))
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A try on the time line of a run, in hundredths of its width."""
-
-    left: float
-    width: float
-
-
-def time_line(tries: Sequence[Mapping[str, Any]], waited_ms: float | None) -> tuple[list[Bar], float]:
-    """Return where the tries of a run are, and the seconds from its message to the end of the last one.
-
-    `waited_ms` is what the message waited, which is before the first one or between them.
-    """
-    ends = [datetime.fromisoformat(one["time"]).timestamp() for one in tries]
-    begins = [end - one["ms"] / 1000 for end, one in zip(ends, tries, strict=True)]
-    took_ms = sum(one["ms"] for one in tries)
-    end = max(ends, default=0.0)
-    begin = min([*begins, end - ((waited_ms or 0) + took_ms) / 1000])
-    seconds = end - begin
-    scale = 100 / (seconds or 1.0)
-    bars = [
-        Bar(round((start - begin) * scale, 2), round(max(0.5, (end - start) * scale), 2))
-        for start, end in zip(begins, ends, strict=True)
-    ]
-    return [Bar(min(bar.left, 100 - bar.width), bar.width) for bar in bars], seconds

@@ -1,18 +1,20 @@
-"""What happens now, as server-sent events (WHATWG HTML section 9.2): runs, and rows of pages that change.
+"""Runs as they are noted, as server-sent events (WHATWG HTML section 9.2) to each caller who follows them.
 
-The queue of a follower is bounded: events without room are dropped, and their count is sent instead.
+The recorder notes runs; `app` begins the streams. The queue of a follower is bounded: events without room are dropped,
+and their count is sent instead.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.admin.runs import NotedRun, Run, live_members
+from amqtt_rest_bridge.admin.runs import NotedRun, Run
 from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
+from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
@@ -20,7 +22,10 @@ _MOST_WAITING: Final = 1000  # runs that were noted since they were passed on la
 _SECONDS: Final = 0.1  # in which runs are gathered before they are passed on
 _PIECE_BYTES: Final = 65_536
 
+_NOT_LIVE: Final = frozenset({"time", "attempts", "retry_of", "retried_as", "retry_outcome"})
+
 Kind = Literal["caller", "pages"]
+"""Who follows: a caller of the API, or a page in a browser."""
 
 
 def event(name: str | None, value: object) -> bytes:
@@ -28,12 +33,18 @@ def event(name: str | None, value: object) -> bytes:
     return event_of(msgspec.json.encode(value).decode(), name=name)
 
 
+def live_object(run: Run) -> dict[str, Any]:
+    """Return a run as the live stream and the last calls of a route have it."""
+    own = {name: getattr(run, name) for name in Run.__struct_fields__ if name not in _NOT_LIVE}
+    return {"time": rfc3339(run.time), **own}
+
+
 class Follower:
     """A stream of the runs that one caller wants; see `http.exchange.ResponseStream`.
 
     Args:
-        kind: "caller", or "pages" of a browser.
-        leave: Called when the caller has gone.
+        kind: Who follows.
+        followers: All of them, which it leaves when the caller has gone.
         routes: Only runs of these routes; None: all, and messages that concern no route.
         topic_filter: Only runs with a topic that it matches; None: all.
     """
@@ -41,14 +52,14 @@ class Follower:
     def __init__(
         self,
         kind: Kind,
-        leave: "Callable[[Follower], None]",
+        followers: "Followers",
         routes: frozenset[str] | None,
         topic_filter: str | None,
     ) -> None:
         self.kind: Final = kind
         self.routes: Final = routes
         self._wake: Callable[[], None] = lambda: None
-        self._leave = leave
+        self._followers = followers
         self._filter = topic_filter
         self._events: deque[bytes] = deque([RETRY])
         self._dropped = 0
@@ -84,18 +95,18 @@ class Follower:
 
     def close(self) -> None:
         """Cease to follow."""
-        self._leave(self)
+        self._followers.remove(self)
 
 
 class Followers:
-    """All followers. What is noted is passed on some times a second; `show` masks it then."""
+    """All followers. Runs that are noted are passed on ten times a second; `mask` takes their secrets out then."""
 
-    def __init__(self, show: Callable[[NotedRun], Run]) -> None:
-        self._show = show
+    def __init__(self, mask: Callable[[NotedRun], Run]) -> None:
+        self._mask = mask
         self._followers: tuple[Follower, ...] = ()
-        self._number = 0  # of the last run
+        self._number = 0  # of the last run that was passed on, its event id
         self._noted: deque[NotedRun] = deque(maxlen=_MOST_WAITING)
-        self._count = 0  # that were noted since the last look
+        self._count = 0  # of the runs that were noted since they were passed on last, those without room too
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
         """Whether there is a follower: without one nothing needs to be noted."""
@@ -106,7 +117,7 @@ class Followers:
         """Return a new follower; None when there are too many of its kind."""
         if sum(one.kind == kind for one in self._followers) >= MOST_FOLLOWERS:
             return None
-        follower = Follower(kind, self._leave, routes, topic_filter)
+        follower = Follower(kind, self, routes, topic_filter)
         self._use((*self._followers, follower))
         return follower
 
@@ -124,21 +135,21 @@ class Followers:
             self._timer = asyncio.get_running_loop().call_later(_SECONDS, self._pass_on)
 
     def _pass_on(self) -> None:
+        """Queue the noted runs at the followers who want them."""
         self._timer = None
-        runs, count = [self._show(run) for run in self._noted], self._count
+        runs, count = [self._mask(run) for run in self._noted], self._count
         self._noted.clear()
         self._count = 0
         first = self._number + 1
         self._number += len(runs)
-        events = [
-            (run, b"id: %d\n" % number + event(None, live_members(run))) for number, run in enumerate(runs, first)
-        ]
+        events = [(run, b"id: %d\n" % number + event(None, live_object(run))) for number, run in enumerate(runs, first)]
         for follower in self._followers:
             wanted = [text for run, text in events if follower.wants(run)]
             if wanted or count > len(runs):
                 follower.put(wanted, count - len(runs))
 
-    def _leave(self, follower: Follower) -> None:
+    def remove(self, follower: Follower) -> None:
+        """Pass nothing on to a follower any more."""
         self._use(tuple(one for one in self._followers if one is not follower))
 
     def _use(self, followers: tuple[Follower, ...]) -> None:

@@ -1,8 +1,8 @@
-"""The pages of the admin port: rendered here, readable without JavaScript, live with it.
+"""The pages of the admin port: rendered here, readable without JavaScript, live with it. Event loop only.
 
 jinja2 (templates beside this module) escapes everything that is inserted; the Content-Security-Policy lets nothing run
-and nothing load but our own scripts and style sheet. What pages show is shaped in `rows`, `charts`, `flow` and
-`shown`. On the port's thread.
+and nothing load but our own scripts and style sheet. What pages show is shaped in `route_rows`, `charts`, `flow`,
+`json_objects` and `run_page`.
 """
 
 import asyncio
@@ -23,22 +23,12 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import Figures, Numbers
+from amqtt_rest_bridge.admin.json_objects import problem_objects, run_object, unmatched_object
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import PageQuery
-from amqtt_rest_bridge.admin.runs import Run, run_members
-from amqtt_rest_bridge.admin.shown import (
-    Row,
-    curl_line,
-    groups,
-    json_lines,
-    problem_members,
-    row,
-    rows,
-    sort_rows,
-    summary,
-    try_line,
-    unmatched_members,
-)
+from amqtt_rest_bridge.admin.route_rows import Row, groups, row, rows, sort_rows, summary
+from amqtt_rest_bridge.admin.run_page import curl_line, json_lines, time_line, try_line
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
@@ -116,8 +106,8 @@ class StatusPages:
     def _attention(self, numbers: Numbers) -> dict[str, Any]:
         return {
             "reasons": numbers.bridge.reasons,
-            "problems": problem_members(numbers),
-            "unmatched": unmatched_members(numbers)["unmatched"],
+            "problems": problem_objects(numbers),
+            "unmatched": unmatched_object(numbers)["unmatched"],
             "may_retry": self._may_retry,
         }
 
@@ -153,7 +143,7 @@ class StatusPages:
             place=f"{route.path}:{route.position.line}",
             definition=route.definition,
             drawing=flow.drawing(flow.edges([route]), {name: _state(shown)}),
-            runs=[run_members(one) for one in runs],
+            runs=[run_object(one) for one in runs],
             outcomes=list(Outcome),
             query=query,
             may_retry=self._may_retry,
@@ -175,25 +165,25 @@ class StatusPages:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
-            runs=[run_members(one) for one in runs],
+            runs=[run_object(one) for one in runs],
             query=query,
             outcomes=list(Outcome),
             names=sorted(self.routes, key=str.lower),
         )
 
     def run(self, run: dict[str, Any], again: Run | None, alike: int, *, is_refused: bool) -> Response:
-        """Return the page of one run; see `whole_run`.
+        """Return the page of one run; see `json_objects.whole_run_object`.
 
         `again` is the newest run that sends its message again, once that has ended. `alike` counts failures like it
         that can be sent again, `is_refused` is whether a retry of it was just refused.
         """
         route = self.routes.get(run["route"])
-        bars, seconds = charts.time_line(run["tries"], run["waited_ms"])
+        bars, seconds = time_line(run["tries"], run["waited_ms"])
         return self._page(
             "run",
             run=run,
             alike=alike,
-            again=None if again is None else run_members(again),
+            again=None if again is None else run_object(again),
             may_retry=self._may_retry and route is not None,
             is_refused=is_refused,
             bars=bars,
@@ -246,32 +236,36 @@ def page_environment() -> Environment:
         loader=ChoiceLoader([PackageLoader("amqtt_rest_bridge.admin"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"prose": _prose, "sentence": _sentence, "moment": _moment, "duration": _duration}
-    environment.filters |= {"json_lines": json_lines, "options": _options}
+    environment.filters |= {"prose": prose, "sentence": sentence, "moment": moment, "duration": duration}
+    environment.filters |= {"json_lines": json_lines, "options": options}
     environment.globals["version"] = _version()
     return environment
 
 
-def _prose(text: str) -> Markup:
+# Filters of the templates.
+
+
+def prose(text: str) -> Markup:
     """Return a text as HTML, with code between backticks."""
     return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - all but our own tag is escaped
 
 
-def _options(line: str) -> Markup:
+def options(line: str) -> Markup:
     """Return a line for a shell as HTML whose options do not break behind a hyphen."""
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(line))))  # noqa: S704 - as above
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """Return a text that a log line quotes as a sentence of its own; an address or a name stays as it is."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
 
 
-def _duration(milliseconds: float) -> str:
+def duration(milliseconds: float) -> str:
+    """Return milliseconds as a text, a second and more in seconds."""
     return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
 
 
-def _moment(time: str) -> str:
+def moment(time: str) -> str:
     """Return the time of the day of a time in RFC 3339, of another day than today with its date."""
     at = datetime.fromisoformat(time).astimezone(UTC)
     return f"{at:%H:%M:%S} UTC" if at.date() == datetime.now(UTC).date() else f"{at.day} {at:%b %H:%M} UTC"
@@ -279,7 +273,7 @@ def _moment(time: str) -> str:
 
 @cache
 def _version() -> str:
-    """Return what another version of any style sheet or script has not: pages name them with it."""
+    """Return a text that changes with any style sheet or script; pages name them with it."""
     return hashlib.sha256(b"".join(map(_asset, _ASSETS))).hexdigest()[:12]
 
 
@@ -295,29 +289,25 @@ def _state(shown: Row) -> flow.RouteState:
 
 
 class Changes:
-    """See `http.exchange.ResponseStream`.
+    """The stream that keeps a page up to date: the rows of routes that change, and their runs.
+
+    See `http.exchange.ResponseStream`.
 
     Args:
         figures: Of all routes.
         samples: Those of the last week.
-        sections: Returns what the page of all routes shows beside its rows, as HTML by the id of its element.
-        follower: Has the calls of the routes that the page shows.
+        pages: Renders what the page of all routes shows beside its rows.
+        follower: Has the runs of the routes that the page shows.
     """
 
-    def __init__(
-        self,
-        figures: Figures,
-        samples: History,
-        sections: Callable[[Numbers], dict[str, str]],
-        follower: Follower,
-    ) -> None:
+    def __init__(self, figures: Figures, samples: History, pages: StatusPages, follower: Follower) -> None:
         self._figures = figures
         self._samples = samples
-        self._sections = sections
+        self._pages = pages
         self._follower = follower
         self._wake: Callable[[], None] = lambda: None
-        self._known: dict[str, Row] = {}
-        self._shown: dict[str, str] = {}
+        self._rows: dict[str, Row] = {}  # that were sent, by route
+        self._sections: dict[str, str] = {}  # that were sent
         self._sent = time.monotonic()
         self._gathering: asyncio.Task[Numbers] | None = None
 
@@ -327,39 +317,26 @@ class Changes:
         self._follower.begin(wake)
 
     def take(self) -> bytes | float:
-        """Return the rows that have changed, or calls, or the seconds after which to ask again."""
-        if (changed := self._changed_rows()) is not None:
-            return changed
-        calls = self._follower.take()
-        return calls if isinstance(calls, bytes) else min(calls, CHANGE_SECONDS)
+        """Return the rows that have changed, or runs, or the seconds after which to ask again."""
+        gathering, now = self._gathering, time.monotonic()
+        if gathering is None and now - self._sent >= CHANGE_SECONDS:
+            self._sent = now
+            self._gathering = asyncio.create_task(self._figures.now(statuses=True))
+            self._gathering.add_done_callback(lambda _: self._wake())
+        elif gathering is not None and gathering.done() and not gathering.cancelled():
+            self._gathering, numbers = None, gathering.result()
+            present, sections = rows(numbers, self._samples), self._pages.sections(numbers)
+            changed = [one for one in present if self._rows.get(one["name"]) != one]
+            if changed or len(present) != len(self._rows) or sections != self._sections:
+                self._rows, self._sections, self._sent = {one["name"]: one for one in present}, sections, now
+                names = [one["name"] for one in present]
+                page = {"summary": summary(present), "sections": sections, "names": names, "rows": changed}
+                return event("routes", page)
+        runs = self._follower.take()
+        return runs if isinstance(runs, bytes) else min(runs, CHANGE_SECONDS)
 
     def close(self) -> None:
         """Cease to follow."""
         self._follower.close()
         if self._gathering is not None:
             self._gathering.cancel()
-
-    def _changed_rows(self) -> bytes | None:
-        gathering, now = self._gathering, time.monotonic()
-        if gathering is not None:
-            if not gathering.done() or gathering.cancelled():
-                return None
-            self._gathering, numbers = None, gathering.result()
-            changed = self._changed(rows(numbers, self._samples), self._sections(numbers))
-            if changed is None:
-                return None
-            self._sent = now
-            return event("routes", changed)
-        if now - self._sent >= CHANGE_SECONDS:
-            self._sent = now
-            self._gathering = asyncio.create_task(self._figures.now(statuses=True))
-            self._gathering.add_done_callback(lambda _: self._wake())
-        return None
-
-    def _changed(self, present: list[Row], sections: dict[str, str]) -> dict[str, Any] | None:
-        changed = [one for one in present if self._known.get(one["name"]) != one]
-        if not changed and len(present) == len(self._known) and sections == self._shown:
-            return None
-        self._known, self._shown = {one["name"]: one for one in present}, sections
-        names = [one["name"] for one in present]
-        return {"summary": summary(present), "sections": sections, "names": names, "rows": changed}

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.charts import RANGES
 from amqtt_rest_bridge.admin.flow import Node
+from amqtt_rest_bridge.admin.route_rows import SORTS
 from amqtt_rest_bridge.admin.runs import MOST_RUNS, SHOWN_RUNS, RunQuery
-from amqtt_rest_bridge.admin.shown import SORTS
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.times import SECONDS

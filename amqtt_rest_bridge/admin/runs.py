@@ -1,14 +1,13 @@
-"""Runs: what is known of a call or request that has ended, who asks for which, and their form in JSON. Pure."""
+"""Runs: what is known of a call or request that has ended, or of a try that failed, and queries for them. Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import Route, Try
-from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
 SHOWN_RUNS: Final = 50
@@ -156,38 +155,3 @@ def tries_of(run: Run) -> Sequence[Try]:
     if run.attempts or run.kind not in ("call", "request") or run.ms is None or run.tries == 0:
         return run.attempts
     return [Try(run.time, run.status, run.code, run.ms)]
-
-
-_NOT_LIVE: Final = frozenset({"time", "attempts", "retry_of", "retried_as", "retry_outcome"})
-
-
-def live_members(run: Run) -> dict[str, Any]:
-    """Return a run as the members of its JSON object in the live stream and among the last calls."""
-    own = {name: getattr(run, name) for name in Run.__struct_fields__ if name not in _NOT_LIVE}
-    return {"time": rfc3339(run.time), **own}
-
-
-def run_members(run: Run) -> dict[str, Any]:
-    """Return a run as the members of its JSON object; a request has `path` in place of a call's `url`."""
-    return {
-        "id": run.id,
-        "route": run.route,
-        "event": run.event,
-        "topic": run.topic,
-        "method": run.method,
-        "path" if is_request(run.kind, run.status) else "url": run.url,
-        "time": rfc3339(run.time),
-        "outcome": outcome_of(run.kind, run.code).value,
-        "status": run.status,
-        "code": run.code,
-        "reason": None if run.reason is None else structs.asdict(run.reason),
-        "error": None if run.code is None else {"code": run.code, "message": run.message, "hint": run.hint},
-        "waited_ms": run.waited_ms,
-        "took_ms": run.ms,
-        "tries": [
-            {"time": rfc3339(one.time), "status": one.status, "code": one.code, "ms": one.ms} for one in tries_of(run)
-        ],
-        "retry_of": run.retry_of,
-        "retried_as": run.retried_as,
-        "retry_outcome": run.retry_outcome,
-    }

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from amqtt_rest_bridge.admin.shown import json_lines
+from amqtt_rest_bridge.admin.run_page import json_lines
 
 
 def written(text: str) -> str:

@@ -9,12 +9,14 @@ import pytest
 
 from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.app import compressed
-from amqtt_rest_bridge.admin.charts import History, Latency, Sample, chart, latency_chart, sparks, time_line
+from amqtt_rest_bridge.admin.charts import History, Latency, Sample, chart, latency_chart, sparks
 from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
+from amqtt_rest_bridge.admin.json_objects import csv_text
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
-from amqtt_rest_bridge.admin.shown import csv_text, curl_line, groups, sort_rows, try_line
+from amqtt_rest_bridge.admin.route_rows import groups, sort_rows
+from amqtt_rest_bridge.admin.run_page import curl_line, time_line, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.lot.model import Route
 from tests.support.admin_client import client_route, server_route
