@@ -75,7 +75,7 @@ class MqttCommands:
     def begin(self) -> None:
         """Take commands."""
         self.client = ReconnectingClient(
-            self._broker, self._session, self._take, self._connected, lambda *_: self._commands.forget(),
+            self._broker, self._session, self._receive, self._connected, lambda *_: self._commands.forget(),
             gate=self._gate,
         )  # fmt: skip
         self._supervisor.keep(self._session.client_id, self.client.run)
@@ -111,25 +111,27 @@ class MqttCommands:
             self._commands.status_published(route, payload)
 
     async def _connected(self, connection: MqttConnection) -> None:
+        """Subscribe commands and what is retained of the routes, and publish the version again."""
         retained = Subscription(f"{ROOT}/Routes/#", retained=True, qos=0)
         await connection.subscribe([Subscription(COMMAND_TOPIC), retained])
         self._publisher.announce(_version())
 
-    def _take(self, connection: MqttConnection, received: Publish) -> None:
-        if self.client is None:  # its next holder executes it
+    def _receive(self, connection: MqttConnection, received: Publish) -> None:
+        """Queue a command. Remove what is retained of a route that is gone: no worker was there when it was removed."""
+        if self.client is None:  # the next holder of the slot executes the command
             return
         if received.topic == COMMAND_TOPIC:
             self._commands.receive(received.payload, lambda answer: self._answer(connection, received, answer))
         elif received.retain and received.payload:
             name = received.topic.removeprefix(f"{ROOT}/Routes/").partition("/")[0]
-            if name not in self._routes.by_name:  # it was removed while no worker was there to say so
+            if name not in self._routes.by_name:
                 self._publisher.announce(Publication(received.topic, b"", retain=True))
 
     def _answer(self, connection: MqttConnection, command: Publish, answer: Publication) -> None:
         """Publish an answer, then acknowledge its command."""
 
         def answered(published: asyncio.Future[None]) -> None:
-            published.exception()  # the log tells it
+            published.exception()  # the publisher has logged it
             if command.packet_id is not None:
                 connection.acknowledge(command.packet_id)
 

@@ -1,7 +1,7 @@
-"""Who holds the slots of a group: what workers announce comes in, intents come out. Pure: nothing is sent here.
+"""Who holds the slots of a group: notices of workers come in, intents come out. Pure: nothing is sent here.
 
-Each worker publishes two kinds of retained notices, which all workers of the group receive. Other payloads on these
-topics are ignored.
+`group.sessions` passes the notices in; `group.member` asks for intents twice a second and carries them out. A notice is
+a retained message that all workers of the group receive. Other payloads on these topics are ignored.
 
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
   `adopt_seconds`; its will, and a planned stop, remove it. The broker drops one that is silent for as long.
@@ -16,6 +16,8 @@ few slots as even shares need. A holder hands a slot over by a lease that names 
 holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have
 received the new lease, two workers may believe that they hold the slot. Both connect with the client ids of the slot,
 so the broker serves only the later one.
+
+`KnownWorkers` says who lives, `Leases` who holds which slot, and `shares` who is to hold it.
 """
 
 import json
@@ -36,9 +38,9 @@ _NAME: Final = r"^[^+#/\0]*\Z"
 _BEATS: Final = 3  # notices within `adopt_seconds`
 GONE_SECONDS: Final = 3.0
 """A worker whose presence was removed may connect again within this time; then its slots are free."""
-_CLAIM_SECONDS: Final = 2.0  # until a claim that has not come back is published again
+_REPEAT_SECONDS: Final = 2.0  # until a claim or grant that has not come back is published again
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: after a longer pause this worker itself was suspended
-_ECHO_PART: Final = 1 / 6  # of `adopt_seconds`: a worker whose own notice has not come back for so long claims nothing
+_DEAF_PART: Final = 1 / 6  # of `adopt_seconds`: a worker that does not hear itself for so long claims nothing
 MOST_WORKERS: Final = 1024
 """How many workers of a group are known, at most: anyone may forge notices where the broker does not forbid it."""
 
@@ -58,15 +60,15 @@ def worker_status_topic(group: str, worker: str, route: str) -> str:
     return f"bridge/{group}/workers/{worker}/routes/{route}/status"
 
 
-class _Notice(Struct, frozen=True):
+class _Content(Struct, frozen=True):
     @property
     def payload(self) -> bytes:
-        """Return the notice as it is published."""
+        """Return the payload of the notice."""
         return json.dumps(asdict(self)).encode()
 
 
-class Presence(_Notice, frozen=True):
-    """The notice of a living worker; times are epoch seconds, `slot` is the one that it prefers.
+class Presence(_Content, frozen=True):
+    """What a living worker announces; times are epoch seconds, `slot` is the one that it prefers.
 
     `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. A worker
     that `leaves` gets no more slots, and keeps its own until it has handed them over. `slots` is its setting: it opens
@@ -84,8 +86,8 @@ class Presence(_Notice, frozen=True):
     leaves: bool
 
 
-class Lease(_Notice, frozen=True):
-    """The notice of a slot: which `worker` holds it ("": none), and since when. Times are epoch seconds.
+class Lease(_Content, frozen=True):
+    """Which `worker` holds a slot ("": none), and since when. Times are epoch seconds.
 
     `term` counts changes of hands. `waits` says that calls of the last holder may still run, since it crashed or did
     not wait for their end.
@@ -100,15 +102,33 @@ class Lease(_Notice, frozen=True):
     waits: bool = False
 
 
-R = TypeVar("R", Presence, Lease)
+C = TypeVar("C", Presence, Lease)
 
 
-def parse(payload: bytes, kind: type[R]) -> R | None:
-    """Return the notice of this kind that a payload holds, None if it holds none."""
+def parse(payload: bytes, kind: type[C]) -> C | None:
+    """Return the presence or lease that a payload holds, None if it holds none."""
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Intent: publish a notice, retained."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Intent: stop serving a slot, then call `Leases.grant`, which gives it to the worker whose share it is then."""
+
+    slot: int
+
+
+Intent = Notice | HandOver
 
 
 @dataclass(frozen=True)
@@ -142,52 +162,154 @@ def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Intent: publish a notice, retained."""
-
-    topic: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """Intent: stop serving a slot, then call `Leases.grant`, which gives it to the worker whose share it is then."""
-
-    slot: int
-
-
-Intent = Notice | HandOver
-
-
 @dataclass(slots=True)
 class _KnownWorker:
-    """What is known of a worker: its presence, and by the clock of this process when it was last heard and removed.
-
-    `is_heard` says whether the presence has come since the connection of this process began.
-    """
+    """A worker whose presence has come. Times are of this process's monotonic clock."""
 
     presence: Presence
-    heard: float
-    gone_at: float | None = None
-    is_heard: bool = True
+    heard: float  # when the presence came last
+    gone_at: float | None = None  # when it was removed
+    has_come: bool = True  # the presence has come on the present connection
+
+
+class KnownWorkers:
+    """The workers of a group as one of them knows them, itself included. `now` is monotonic seconds.
+
+    Args:
+        group: The group.
+        own: The presence of this worker.
+        adopt_seconds: A worker that is silent for so long counts as gone.
+    """
+
+    def __init__(self, group: str, own: Presence, adopt_seconds: float) -> None:
+        self.own = own
+        """The presence of this worker; its `until` is that of its next notice."""
+        self.ordered_until = -math.inf
+        """Until this time no other worker counts this one as gone, so none claims its slots."""
+        self._group = group
+        self._adopt_seconds = adopt_seconds
+        self._known: dict[str, _KnownWorker] = {}
+        self._connected: float | None = None  # since when
+        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
+        self._next_presence = 0.0  # when this worker publishes its presence again
+        self._deaf_since: float | None = None  # since when the last published presence has not come back
+        self._last_look = 0.0  # when `exclude_pause` was called last
+
+    def connecting(self, now: float) -> None:
+        """Note that the connection has ended, or that a new one begins to receive retained notices."""
+        self._connected = self._deaf_since = None
+        self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
+        for known in self._known.values():
+            known.has_come = False
+
+    def connected(self, now: float, silence: float) -> None:
+        """Note that all retained notices have come. Workers without one were removed while this worker was away."""
+        self._silence = silence
+        self._connected = self._next_presence = self._last_look = now
+        self._known = {worker: known for worker, known in self._known.items() if known.has_come}
+
+    def receive(self, worker: str, payload: bytes, now: float) -> None:
+        """Take the presence of a worker, or (empty) its removal."""
+        is_own, known, presence = worker == self.own.worker, self._known.get(worker), parse(payload, Presence)
+        is_one_too_many = known is None and not is_own and len(self._known) >= MOST_WORKERS
+        if presence is not None and presence.worker == worker and not is_one_too_many:
+            self._known[worker] = _KnownWorker(presence, now)
+            if is_own and self._deaf_since is not None:
+                self.ordered_until = self._deaf_since + min(self._adopt_seconds, self._silence)
+                self._deaf_since = None
+        elif not payload and known is not None and known.gone_at is None:
+            known.gone_at = now
+        if not payload and is_own:
+            self._next_presence = now  # it was removed by the will of an earlier connection, or by another client
+
+    def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
+        """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
+        self.own, self._next_presence = replace(self.own, routes=routes, every=every), -math.inf
+
+    def renew(self, now: float, clock: float) -> Notice | None:
+        """Return this worker's presence when it is to be published again, and forget workers that are long gone."""
+        if now < self._next_presence:
+            return None
+        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
+        self._deaf_since = now if self._deaf_since is None else self._deaf_since
+        long_ago = now - 2 * self._adopt_seconds
+        self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
+        return self.notice(clock)
+
+    def notice(self, clock: float) -> Notice:
+        """Return this worker's presence as it is published."""
+        presence = replace(self.own, until=clock + self._adopt_seconds)
+        return Notice(presence_topic(self._group, self.own.worker), presence.payload)
+
+    def exclude_pause(self, now: float) -> None:
+        """Do not count it as silence of other workers if this one was suspended since the last call."""
+        if now - self._last_look > _PAUSE_SECONDS:
+            for known in self._known.values():
+                known.heard += now - self._last_look if known.heard <= self._last_look else 0.0
+        self._last_look = now
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether there is a connection on which all retained notices have come."""
+        return self._connected is not None
+
+    def deaf_seconds(self, now: float) -> float:
+        """Return how long this worker's presence has been published without coming back, 0 once it has come back."""
+        return 0.0 if self._deaf_since is None else now - self._deaf_since
+
+    def is_heard(self, now: float) -> bool:
+        """Return whether this worker's own notices come back to it.
+
+        If they do not, its connection carries nothing, and the other workers will soon take its slots.
+        """
+        return self.deaf_seconds(now) < max(self._adopt_seconds / 2, 1.0)
+
+    def is_cut_off(self, now: float) -> bool:
+        """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
+        return self.deaf_seconds(now) >= max(self._adopt_seconds, self._silence)
+
+    def candidates(self, now: float) -> dict[str, Presence]:
+        """Return the living workers that can be given slots, by id: those that do not leave."""
+        living = {worker: known.presence for worker, known in self._known.items() if self._is_alive(known, now)}
+        living[self.own.worker] = self.own
+        return {worker: presence for worker, presence in living.items() if not presence.leaves}
+
+    def may_hold(self, worker: str, now: float) -> bool:
+        """Return whether a worker keeps the slots that its leases name: it lives, or may connect again soon."""
+        if worker in ("", self.own.worker):
+            return worker != ""
+        known = self._known.get(worker)
+        if known is not None and known.gone_at is None:
+            return self._is_alive(known, now)
+        # A worker without presence was gone when this one connected, at the latest.
+        gone_at = (self._connected or now) if known is None else known.gone_at
+        return gone_at is not None and now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
+
+    def presence_of(self, worker: str) -> Presence | None:
+        """Return the last presence of a worker, None if it is not known."""
+        if worker == self.own.worker:
+            return self.own
+        return None if (known := self._known.get(worker)) is None else known.presence
+
+    def _is_alive(self, known: _KnownWorker, now: float) -> bool:
+        return known.gone_at is None and now - known.heard < self._adopt_seconds
 
 
 @dataclass(slots=True)
 class _Slot:
-    """What is known of a slot.
+    """What is known of a slot, and what this worker has published of it.
 
-    A slot with a living holder is held; `free_since` is None. Any other slot is free, `free_since` this worker noticed.
-    `pending` is the claim or grant that this worker has published at `pending_since`. It is published again until it,
-    or a later lease, has come back. A grant becomes `lease` at once, a claim only when it has come back.
+    A claim becomes `lease` when the broker has sent it back, a grant at once. Both are published again until they, or a
+    later lease, have come back.
     """
 
-    lease: Lease | None = None  # the last one that has come; its holder may be away
-    is_heard: bool = False  # a lease has come since this worker's connection began
+    lease: Lease | None = None  # the last one; its holder may be away
+    has_come: bool = False  # a lease has come on the present connection
     is_due: bool = False  # the lease is to be published again: the broker may retain an older one
-    free_since: float | None = None
-    pending: Lease | None = None
-    pending_since: float = 0.0
+    is_granted: bool = False  # the lease is a grant of this worker that has not come back
+    claim: Lease | None = None  # of this worker, until it has come back
+    published: float = 0.0  # when the lease or the claim was published last
+    free_since: float | None = None  # None while a living worker holds the slot
 
     @property
     def holder(self) -> str:
@@ -215,80 +337,54 @@ class Leases:
         clock: float,
     ) -> None:  # fmt: skip
         self.worker = worker
+        self.workers = KnownWorkers(
+            group, Presence(worker, 0.0, "", version, clock, slots, prefers, (), leaves=False), adopt_seconds
+        )
+        """Who lives."""
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
         self.surplus_slots: set[int] = set()
         """Slots beyond those of the group that still have leases, from a time when the group had more slots."""
-        self.ordered_until = -math.inf
-        """Until this time no other worker counts this one as gone, so none claims its slots."""
         self._group = group
         self._adopt_seconds = adopt_seconds
-        self._own = Presence(worker, 0.0, "", version, clock, slots, prefers, (), leaves=False)
-        self._workers: dict[str, _KnownWorker] = {}
         self._slots = [_Slot() for _ in range(slots)]
-        self._connected: float | None = None  # since when
-        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
-        self._next_presence = 0.0  # when this worker publishes its presence again
-        self._echo_since: float | None = None  # since when the last published presence has not come back
-        self._last_look = 0.0  # when `intents` was called last
-
-    def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
-        """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
-        self._own, self._next_presence = replace(self._own, routes=routes, every=every), -math.inf
 
     # Notices come in.
 
     def connecting(self, now: float) -> None:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
-        self._connected = self._echo_since = None
-        self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
-        for known in self._workers.values():
-            known.is_heard = False
+        self.workers.connecting(now)
         for slot in self._slots:
-            slot.is_heard = False
+            slot.has_come = False
 
     def connected(self, now: float, silence: float = math.inf) -> None:
-        """Note that all retained notices have come. Those that are missing were removed while this worker was away."""
-        self._silence = silence
-        self._connected = self._next_presence = self._last_look = now
-        self._workers = {worker: known for worker, known in self._workers.items() if known.is_heard}
+        """Note that all retained notices have come; after `silence` seconds the broker publishes this worker's will."""
+        self.workers.connected(now, silence)
         for slot in self._slots:
             # If the broker has lost a lease, every worker that knows it publishes it again. The holder alone would not
             # do: it may not know the lease, if the slot was handed over to it while it was away.
-            slot.is_due |= not slot.is_heard
-            slot.free_since = None
-            if slot.pending is not slot.lease:  # a claim
-                slot.pending = None
+            slot.is_due |= not slot.has_come
+            slot.free_since = slot.claim = None
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
         """Take a notice, which may be old if it is retained. Other payloads are ignored."""
         match topic.split("/"):
             case [_, _, "workers", worker, "presence"]:
-                self._take_presence(worker, payload, now)
+                self.workers.receive(worker, payload, now)
             case [_, _, slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
                 if (lease := parse(payload, Lease)) is None:
                     return
                 if int(slot) < len(self._slots):
-                    self._take_lease(self._slots[int(slot)], lease, retained=retained)
+                    self._receive_lease(self._slots[int(slot)], lease, retained=retained)
                 else:
                     self.surplus_slots.add(int(slot))
 
-    def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
-        known = self._workers.get(worker)
-        presence = parse(payload, Presence)
-        is_one_too_many = known is None and worker != self.worker and len(self._workers) >= MOST_WORKERS
-        if presence is not None and presence.worker == worker and not is_one_too_many:
-            self._workers[worker] = _KnownWorker(presence, now)
-            if worker == self.worker and self._echo_since is not None:
-                self.ordered_until = self._echo_since + min(self._adopt_seconds, self._silence)
-                self._echo_since = None
-        elif not payload and known is not None and known.gone_at is None:
-            known.gone_at = now
-        if not payload and worker == self.worker:
-            self._next_presence = now  # it was removed by the will of an earlier connection, or by another client
-
-    def _take_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
-        known, mine, slot.is_heard = slot.lease, self.worker, True
+    def _receive_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
+        known, mine, slot.has_come = slot.lease, self.worker, True
+        if known is None or lease.term >= known.term:
+            slot.is_granted = False
+        if slot.claim is not None and lease.term >= slot.claim.term:
+            slot.claim = None
         if known is None or lease.term > known.term:
             slot.lease, slot.is_due = lease, False
             self.changes += (lease.worker == mine) != (known is not None and known.worker == mine)
@@ -297,33 +393,93 @@ class Leases:
         elif known.worker == mine:
             # The broker retains a lease with an older term than this worker's, or with the same term: publish this
             # worker's lease again. With the same term both workers may believe that they hold the slot, since the
-            # brokers of a cluster may order two claims differently. Then the worker with the higher id takes the next
+            # brokers of a cluster may order two claims differently. Then the worker with the higher id uses the next
             # term. It uses that term at once: a grant that it publishes meanwhile gets a higher one, so that no term
             # has two holders.
             again = lease.term == known.term and mine > lease.worker and not retained
             slot.lease, slot.is_due = replace(known, term=known.term + again), True
         elif retained and lease.term < known.term:
             slot.is_due = True
-        if slot.pending is not None and lease.term >= slot.pending.term:
-            slot.pending = None
 
     # What this worker has to do.
 
-    @property
-    def is_connected(self) -> bool:
-        """Return whether there is a connection on which all retained notices have come."""
-        return self._connected is not None
+    def intents(self, now: float, clock: float) -> list[Intent]:
+        """Return what this worker has to do now; an empty list without a connection, and after `stop`.
 
-    def is_heard(self, now: float) -> bool:
-        """Return whether this worker's own notices come back to it.
-
-        If they do not, its connection carries nothing, and the other workers will soon take its slots.
+        1. Publish its presence, and with it the leases of its slots, three times within `adopt_seconds`.
+        2. Publish a lease again that the broker may not have.
+        3. Hand over a slot that is the share of another worker.
+        4. Claim a slot that no living worker holds, if it is this worker's share.
         """
-        return self._echo_since is None or now - self._echo_since < max(self._adopt_seconds / 2, 1.0)
+        if not self.workers.is_connected or self.workers.own.leaves:
+            return []
+        self.workers.exclude_pause(now)
+        intents: list[Intent] = []
+        if (presence := self.workers.renew(now, clock)) is not None:
+            intents.append(presence)
+            for slot in self._slots:
+                slot.is_due |= slot.holder == self.worker
+        # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
+        may_claim = self.workers.deaf_seconds(now) < self._adopt_seconds * _DEAF_PART
+        holders, wanted = self._holders(now), self._shares(now)
+        for number, slot in enumerate(self._slots):
+            is_late = now - slot.published >= _REPEAT_SECONDS
+            if slot.lease is not None and (slot.is_due or (slot.is_granted and is_late)):
+                slot.is_due, slot.published = False, now
+                intents.append(self._notice(number, slot.lease, clock))
+            if holders[number] == self.worker != wanted[number]:
+                intents.append(HandOver(number))
+            if holders[number] is not None or not may_claim:
+                slot.free_since = None
+                continue
+            if slot.free_since is None:
+                slot.free_since = now
+            # If the worker whose share it is does not claim the slot within `adopt_seconds`, any worker may.
+            is_mine = wanted[number] == self.worker or now - slot.free_since >= self._adopt_seconds
+            if is_mine and (slot.claim is None or is_late):
+                has_crashed = slot.holder not in ("", self.worker)
+                slot.claim = self._next_lease(slot, self.worker, clock, waits=has_crashed)
+                slot.is_granted, slot.published = False, now
+                intents.append(self._notice(number, slot.claim, clock))
+        return intents
 
-    def is_cut_off(self, now: float) -> bool:
-        """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
-        return self._echo_since is not None and now - self._echo_since >= max(self._adopt_seconds, self._silence)
+    def grant(self, number: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
+        """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
+
+        The notice names the living worker whose share the slot is, which may be this worker again. It names none if
+        this worker stops and no other one lives. `waits` says that requests of the slot still run.
+        """
+        slot = self._slots[number]
+        if slot.holder != self.worker:
+            return None
+        to = self._shares(now)[number] or ""
+        slot.lease = self._next_lease(slot, to, clock, waits=waits)
+        slot.claim, slot.is_granted, slot.published = None, True, now
+        self.changes += to != self.worker
+        return self._notice(number, slot.lease, clock)
+
+    def stop(self, clock: float) -> Notice:
+        """Take no more slots, so that `grant` gives the held ones to other workers; return the notice that says so."""
+        self.workers.own = replace(self.workers.own, leaves=True)
+        return self.workers.notice(clock)
+
+    def farewell(self) -> Notice:
+        """Return the notice of a planned stop. It is also the will of the connection."""
+        return Notice(presence_topic(self._group, self.worker), b"")
+
+    def _next_lease(self, slot: _Slot, worker: str, clock: float, *, waits: bool) -> Lease:
+        """Return the lease with which a slot changes hands now; with `worker` "" it is free."""
+        presence = self.workers.presence_of(worker) or self.workers.own
+        until = clock + self._adopt_seconds if worker else clock
+        return Lease(worker, until, presence.routes, presence.version, slot.next_term, clock, waits)
+
+    def _notice(self, slot: int, lease: Lease, clock: float) -> Notice:
+        if lease.worker == self.worker:
+            until, own = clock + self._adopt_seconds, self.workers.own
+            lease = replace(lease, until=until, routes=own.routes, version=own.version)
+        return Notice(lease_topic(self._group, slot), lease.payload)
+
+    # Who holds what, and who is to hold it.
 
     @property
     def by_slot(self) -> Mapping[int, Lease]:
@@ -337,144 +493,38 @@ class Leases:
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
-        living = self._others(now) | {self.worker: self._own}
+        living = self.workers.candidates(now) | {self.worker: self.workers.own}
         return GroupView(self.worker, dict(sorted(living.items())))
 
     def lacks_share(self, now: float) -> bool:
         """Return whether this worker holds less than its share."""
         return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
 
-    def intents(self, now: float, clock: float) -> list[Intent]:
-        """Return what this worker has to do now, an empty list without a connection."""
-        if self._connected is None or self._own.leaves:
-            return []
-        if (
-            now - self._last_look > _PAUSE_SECONDS
-        ):  # this worker was suspended: do not count the pause as silence of others
-            for known in self._workers.values():
-                known.heard += now - self._last_look if known.heard <= self._last_look else 0.0
-        self._last_look = now
-        hears_itself = self._echo_since is None or now - self._echo_since < self._adopt_seconds * _ECHO_PART
-        intents: list[Intent] = [self._renew(now, clock)] if now >= self._next_presence else []
-        holders, wanted = self._holders(now), self._shares(now)
-        for number, slot in enumerate(self._slots):
-            is_late = slot.pending is not None and now - slot.pending_since >= _CLAIM_SECONDS
-            if slot.lease is not None and (slot.is_due or (is_late and slot.pending is slot.lease)):
-                slot.is_due, slot.pending_since = False, now
-                intents.append(self._publish(number, slot.lease, clock))
-            if holders[number] == self.worker != wanted[number]:
-                intents.append(HandOver(number))
-            # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
-            if holders[number] is not None or not hears_itself:
-                slot.free_since = None
-                continue
-            slot.free_since = now if slot.free_since is None else slot.free_since
-            # A slot that its worker has left unclaimed for so long may be claimed by any worker.
-            is_mine = wanted[number] == self.worker or now - slot.free_since >= self._adopt_seconds
-            if is_mine and (slot.pending is None or is_late):
-                has_crashed = slot.holder not in ("", self.worker)
-                slot.pending_since = now
-                slot.pending = self._lease(self.worker, slot.next_term, clock, waits=has_crashed)
-                intents.append(self._publish(number, slot.pending, clock))
-        return intents
-
-    def _renew(self, now: float, clock: float) -> Notice:
-        """Return this worker's presence, mark its leases to be published again, forget workers that are long gone."""
-        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
-        self._echo_since = now if self._echo_since is None else self._echo_since
-        for slot in self._slots:
-            slot.is_due |= slot.holder == self.worker
-        long_ago = now - 2 * self._adopt_seconds
-        self._workers = {worker: one for worker, one in self._workers.items() if (one.gone_at or one.heard) > long_ago}
-        return self._presence(clock)
-
-    def grant(self, number: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
-        """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
-
-        The notice names the living worker whose share the slot is, which may be this worker again. It names none if
-        this worker stops and no other one lives. `waits` says that requests of the slot still run.
-        """
-        slot = self._slots[number]
-        if slot.holder != self.worker:
-            return None
-        to = self._shares(now)[number] or ""
-        slot.lease = slot.pending = self._lease(to, slot.next_term, clock, waits=waits)
-        slot.pending_since = now
-        self.changes += to != self.worker
-        return self._publish(number, slot.lease, clock)
-
-    def stop(self, clock: float) -> Notice:
-        """Take no more slots, so that `grant` gives the held ones to other workers; return the notice that says so."""
-        self._own = replace(self._own, leaves=True)
-        return self._presence(clock)
-
-    def farewell(self) -> Notice:
-        """Return the notice of a planned stop. It is also the will of the connection."""
-        return Notice(presence_topic(self._group, self.worker), b"")
-
-    def _presence(self, clock: float) -> Notice:
-        presence = replace(self._own, until=clock + self._adopt_seconds)
-        return Notice(presence_topic(self._group, self.worker), presence.payload)
-
-    def _lease(self, worker: str, term: int, clock: float, *, waits: bool) -> Lease:
-        """Return the lease of a slot that changes hands now; with `worker` "" it is free."""
-        known = self._workers.get(worker)
-        presence = self._own if known is None else known.presence
-        until = clock + self._adopt_seconds if worker else clock
-        return Lease(worker, until, presence.routes, presence.version, term, clock, waits)
-
-    def _publish(self, slot: int, lease: Lease, clock: float) -> Notice:
-        if lease.worker == self.worker:
-            until = clock + self._adopt_seconds
-            lease = replace(lease, until=until, routes=self._own.routes, version=self._own.version)
-        return Notice(lease_topic(self._group, slot), lease.payload)
-
-    # Who may hold what.
-
-    def _is_alive(self, known: _KnownWorker, now: float) -> bool:
-        return known.gone_at is None and now - known.heard < self._adopt_seconds
-
-    def _others(self, now: float) -> dict[str, Presence]:
-        """Return the other workers that can be given slots, by id."""
-        return {
-            worker: known.presence
-            for worker, known in self._workers.items()
-            if worker != self.worker and self._is_alive(known, now) and not known.presence.leaves
-        }
-
     def _holders(self, now: float) -> dict[int, str | None]:
-        """Return the holder of each slot; None where the slot is free."""
+        """Return the living holder of each slot; None where the slot is free, or its holder cannot open it."""
         return {
-            number: slot.holder if number < self._open_slots(slot.holder) and self._may_hold(slot.holder, now) else None
+            number: slot.holder
+            if number < self._open_slots(slot.holder) and self.workers.may_hold(slot.holder, now)
+            else None
             for number, slot in enumerate(self._slots)
         }
 
     def _open_slots(self, worker: str) -> int:
         """Return how many of the slots, counted from 0, a worker can open by its own setting."""
-        known = self._workers.get(worker)
-        most = len(self._slots)
-        return most if known is None or worker == self.worker else min(known.presence.slots, most)
-
-    def _may_hold(self, worker: str, now: float) -> bool:
-        if worker in ("", self.worker):
-            return worker != ""
-        known = self._workers.get(worker)
-        if known is None or known.gone_at is not None:
-            gone_at = self._connected or now if known is None or known.gone_at is None else known.gone_at
-            return now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
-        return self._is_alive(known, now)
+        presence, most = self.workers.presence_of(worker), len(self._slots)
+        return most if presence is None else min(presence.slots, most)
 
     def _shares(self, now: float) -> dict[int, str | None]:
-        """Return which worker each slot belongs to; see `shares`."""
+        """Return which worker each slot belongs to; see `shares`.
+
+        Workers with different settings agree on the slots that all of them open: those are shared first, among all.
+        Then the slots that fewer workers open are shared among these.
+        """
         holders, found, first = self._holders(now), dict[int, str | None](), 0
-        living = {worker: presence.slot for worker, presence in self._others(now).items()}
-        if self._own.leaves:
+        living = {worker: presence.slot for worker, presence in self.workers.candidates(now).items()}
+        if self.workers.own.leaves:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
-        else:
-            living[self.worker] = self._own.slot
-        for most in sorted(
-            {len(self._slots), *map(self._open_slots, living)}
-        ):  # in steps, so that workers with different settings agree on the slots that all open
+        for most in sorted({len(self._slots), *map(self._open_slots, living)}):
             able = {worker: prefers for worker, prefers in living.items() if self._open_slots(worker) >= most}
             found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
             first = most
@@ -491,27 +541,25 @@ def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) 
     A holder gives away the slot that it prefers last, and a worker is given the slot that it prefers first. A living
     worker loses a slot that another one prefers only if even shares take a slot from it anyway.
     """
-    wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
-    held: dict[str, list[int]] = {worker: [] for worker in living}
-    for slot, holder in sorted(holders.items()):
-        if holder in held:
-            held[holder].append(slot)
-    free = [slot for slot, holder in holders.items() if holder is None]
     if not living:
-        return dict.fromkeys(holders) | {slot: holder for slot, holder in holders.items() if holder is not None}
+        return dict(holders)
+    wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
+    free = [slot for slot, holder in holders.items() if holder is None]
+    held = {worker: [slot for slot, holder in holders.items() if holder == worker] for worker in sorted(living)}
     size, more = divmod(len(free) + sum(map(len, held.values())), len(living))
-    order = sorted(living, key=lambda worker: (-len(held[worker]), worker))
+    order = sorted(held, key=lambda worker: (-len(held[worker]), worker))  # the first ones get the larger shares
     quota = {worker: size + (number < more) for number, worker in enumerate(order)}
-    needing = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
+    needed = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
     for worker, slots in held.items():
-        slots.sort(key=lambda slot: (slot != living[worker], needing[slot], slot))  # used at once
+        slots.sort(key=lambda slot: (slot != living[worker], needed[slot], slot))  # used at once
         free += slots[quota[worker] :]
         wanted |= dict.fromkeys(slots[: quota[worker]], worker)
     left = {worker: quota[worker] - len(held[worker]) for worker in order}
     for worker in order:
-        if living[worker] in free and left[worker] > 0:
-            free.remove(living[worker])  # type: ignore[arg-type]  # it is in there
-            wanted[living[worker]] = worker  # type: ignore[index]
+        preferred = living[worker]
+        if preferred is not None and preferred in free and left[worker] > 0:
+            free.remove(preferred)
+            wanted[preferred] = worker
             left[worker] -= 1
     for worker in order:
         for _ in range(left[worker]):

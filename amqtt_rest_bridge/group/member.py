@@ -87,15 +87,12 @@ class Member:
         """The connection that publishes."""
         self._slots: dict[int, Slot] = {}  # open here, including those that are being left
         self._plan = plan((), settings.group)
-        self._routes: list[str] = []  # names
+        self._routes: tuple[Route, ...] = ()
         self._capacities = Capacities(int(settings.queue_bytes))
         self._lost_at: float | None = None  # since when no lease can be renewed
-        self._sharing = 1  # workers that share each RATE_LIMIT ...
-        self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as client mode knows
+        self._limits = 1, -math.inf  # as client mode knows: workers that share RATE_LIMIT, end of ORDERED calls
         self._warnings = Warnings(settings.group, settings.slots)
-        self._log_limits = defaultdict[tuple[str, int], LineLimit](
-            lambda: LineLimit(_LOG_SECONDS)
-        )  # leases may be forged
+        self._log_limits = defaultdict[str, LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
         self._is_stopping = False
         self._closed_counts = Counter[str]()  # of sessions that were closed, for `group_numbers`
 
@@ -178,13 +175,11 @@ class Member:
 
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Use these routes, once `begin` or `subscribe` is called."""
-        routes = list(routes)
-        self._routes = [route.name for route in routes]
+        self._routes = routes = tuple(routes)
         if self._commands is not None:
             self._commands.routes_changed()
         self._plan = plan(routes, self._settings.group)
-        self._rate_limited = any(route.route_config.rate_limit for route in routes)
-        self.leases.use_routes(route_set_hash(routes), every(routes))
+        self.leases.workers.use_routes(route_set_hash(routes), every(routes))
         self._wake.set()
 
     async def subscribe(self) -> None:
@@ -208,9 +203,10 @@ class Member:
                     self._begin_leaving(slot, hands_over=True)
             if not self._is_stopping:
                 self._follow_leases(now)
-            if self._ordered_until != self.leases.ordered_until:  # until then no other worker takes the slots held here
-                self._ordered_until = self.leases.ordered_until
-                self._calls.share_limits(self._sharing, self._ordered_until)
+            # No other worker takes a slot of this one before `ordered_until`.
+            if self._limits != (limits := (len(self.view.workers), self.leases.workers.ordered_until)):
+                self._limits = limits
+                self._calls.share_limits(*limits)
             await woken(self._wake, _LOOK_SECONDS)
 
     async def stop_taking(self) -> None:
@@ -238,7 +234,7 @@ class Member:
     async def close(self) -> None:
         """Remove the presence of this worker and the statuses of its routes, and disconnect."""
         for route in self._routes:
-            self.announce(Publication(self.status_topic(route), b"", retain=True))
+            self.announce(Publication(self.status_topic(route.name), b"", retain=True))
         if self.own.client.was_open:
             self._publish(self.leases.farewell())
             await self._publisher.settled(1)
@@ -253,15 +249,15 @@ class Member:
         requests that run here must have ended, so no request may begin here any more. A connection that is open but
         carries nothing counts as cut off, and then the slots' sessions must not connect and take the slots back.
         """
-        is_heard = self.leases.is_heard(now)
-        if self.leases.is_connected and is_heard:
+        is_heard = self.leases.workers.is_heard(now)
+        if self.leases.workers.is_connected and is_heard:
             self.connected.set()
             self._lost_at = None
             return
         self.connected.clear()
         # Otherwise other workers would still hear this one, and leave it slots that it does not serve.
-        if self.leases.is_cut_off(now) and (connection := self.own.client.connection) is not None:
-            connection.abort("the records of this worker do not come back")
+        if self.leases.workers.is_cut_off(now) and (connection := self.own.client.connection) is not None:
+            connection.abort("the notices of this worker do not come back")
         if self._lost_at is None:
             self._lost_at = now
         if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
@@ -275,7 +271,7 @@ class Member:
         held = self.leases.held
         for slot in self._served():
             if slot.number not in held:
-                if self._log_limits["lost", slot.number].count():
+                if self._log_limits[f"lost {slot.number}"].count():
                     log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
                 self._begin_leaving(slot, hands_over=False)
         if self.connected.is_set():
@@ -284,21 +280,19 @@ class Member:
             view, self.view = self.view, self.leases.view(now)
             self._warnings.look(self.view, self.leases.surplus_slots, now)
             if view != self.view:
-                self._group_changed()
+                self._share_work(len(view.workers))
             if not self.leases.lacks_share(now) and all(slot.is_tried for slot in self._served()):
                 self.settled.set()
 
-    def _group_changed(self) -> None:
-        """Share RATE_LIMIT equally among workers; keep unserved messages while route sets differ."""
+    def _share_work(self, workers_before: int) -> None:
+        """Keep unserved messages while route sets differ, and log by how many workers RATE_LIMIT is shared now."""
         if len(self.view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:
             self._supervisor.finish("unserved messages", self._end_unserved)
         workers = len(self.view.workers)
-        if workers != self._sharing:
-            self._sharing, self._ordered_until = workers, -math.inf
-            if self._rate_limited:
-                log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+        if workers != workers_before and any(route.route_config.rate_limit for route in self._routes):
+            log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
     async def _end_unserved(self) -> None:
         """Subscribe by the present routes, then serve or acknowledge messages that waited while route sets differed."""
@@ -324,7 +318,7 @@ class Member:
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
         if not has_crashed:
             log.info("slot %d of group %s is taken here", number, group)
-        elif self._log_limits["adopted", number].count():
+        elif self._log_limits[f"adopted {number}"].count():
             log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
         slot = self._slots[number] = Slot(
             self._broker, self._settings, number, self._calls.offer, self._capacities, self._supervisor,

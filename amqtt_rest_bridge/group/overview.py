@@ -125,38 +125,38 @@ class GroupNotices:
         named = {lease.worker for lease in self._leases.values() if lease.worker}
         named |= {worker for worker, statuses in self._statuses.items() if statuses} | self._presences.keys()
         away = {worker: since for worker in named if (since := self._away_since(worker, now)) is not None}
-        slots = [self._slot(number, lease, away) for number, lease in sorted(self._leases.items())]
-        workers = [self._worker(worker, away) for worker in sorted(named)]
-        routes = sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower)
-        return GroupOverview(self._group, slots, workers, [self._route(route, away) for route in routes])
+        slots = [
+            GroupSlot(number, lease.worker, _shown(lease.since), _shown(away.get(lease.worker)))
+            if lease.worker
+            else GroupSlot(number, None, None, None)
+            for number, lease in sorted(self._leases.items())
+        ]
+        workers: list[GroupWorker] = []
+        for worker in sorted(named):
+            presence, away_since = self._presences.get(worker), _shown(away.get(worker))
+            if presence is None:
+                workers.append(GroupWorker(worker, None, None, None, away_since))
+            else:
+                started = _shown(presence.since)
+                workers.append(GroupWorker(worker, presence.version, presence.routes, started, away_since))
+        routes: list[Status] = []
+        for route in sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower):
+            of_workers = {worker: known[route] for worker, known in self._statuses.items() if route in known}
+            living = {worker: status for worker, status in of_workers.items() if worker not in away}
+            merged = merge((living or of_workers).values()) | {"workers": sorted(living)}
+            if not living:
+                merged |= {"health": AWAY, "away_since": _shown(max(away[worker] for worker in of_workers))}
+            routes.append(merged)
+        return GroupOverview(self._group, slots, workers, routes)
 
     def _away_since(self, worker: str, now: float) -> float | None:
+        """Return since when a worker is away, None if it lives; without a presence by the last that is known of it."""
         presence = self._presences.get(worker)
         if presence is None:
             known = self._gone.get(worker) or max(map(_time, self._statuses.get(worker, {}).values()), default=0.0)
             return known or max((one.since for one in self._leases.values() if one.worker == worker), default=0.0)
         until = max(presence.until, self._heard.get(worker, 0.0) + _HEARD_SECONDS)
         return None if now <= until + _LATE_SECONDS else until
-
-    def _slot(self, number: int, lease: Lease, away: Mapping[str, float]) -> GroupSlot:
-        if not lease.worker:
-            return GroupSlot(number, None, None, None)
-        return GroupSlot(number, lease.worker, _shown(lease.since), _shown(away.get(lease.worker)))
-
-    def _worker(self, worker: str, away: Mapping[str, float]) -> GroupWorker:
-        presence = self._presences.get(worker)
-        if presence is None:
-            return GroupWorker(worker, None, None, None, _shown(away.get(worker)))
-        since = _shown(presence.since)
-        return GroupWorker(worker, presence.version, presence.routes, since, _shown(away.get(worker)))
-
-    def _route(self, route: str, away: Mapping[str, float]) -> Status:
-        of_workers = {worker: known[route] for worker, known in self._statuses.items() if route in known}
-        living = {worker: status for worker, status in of_workers.items() if worker not in away}
-        merged = merge((living or of_workers).values()) | {"workers": sorted(living)}
-        if not living:
-            merged |= {"health": AWAY, "away_since": _shown(max(away[worker] for worker in of_workers))}
-        return merged
 
 
 def merge(statuses: Iterable[Status]) -> Status:
@@ -238,9 +238,13 @@ class Warnings:
             self._say("workers", f"{text}bridge/{self._group}/#?", "", now)
 
     def _compare(self, values: str, same: str, found: Mapping[str, Sequence[str]], now: float) -> None:
-        parts = [f"{loggable(value)} on {_some(workers)}" for value, workers in sorted(found.items())[:_MOST_SHOWN]]
-        more = f"; {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
-        text = f"{values} differ: {'; '.join(parts)}{more}" if len(parts) > 1 else ""
+        """Warn if workers differ in these `values`; log that all have the `same` once they do again."""
+        text = ""
+        if len(found) > 1:
+            shown = {
+                loggable(value): _some([*map(loggable, workers)], ", ") for value, workers in sorted(found.items())
+            }
+            text = f"{values} differ: {_some([f'{value} on {workers}' for value, workers in shown.items()], '; ')}"
         self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
 
     def _say(self, about: str, text: str, else_text: str, now: float) -> None:
@@ -253,6 +257,7 @@ class Warnings:
                 log.info("%s", else_text)
 
 
-def _some(workers: Sequence[str]) -> str:
-    more = [f"{len(workers) - _MOST_SHOWN} more"] if len(workers) > _MOST_SHOWN else []
-    return ", ".join([*map(loggable, workers[:_MOST_SHOWN]), *more])
+def _some(texts: Sequence[str], separator: str) -> str:
+    """Return the first eight texts in one line, and how many more there are."""
+    more = [f"{len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
+    return separator.join([*texts[:_MOST_SHOWN], *more])

@@ -210,7 +210,7 @@ class PluginMember:
         self._is_stopping = False
         self._redelivered = self._reconnects = 0  # of sessions that were closed
 
-    # What the program asks and tells.
+    # Called by the program.
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -294,8 +294,13 @@ class PluginMember:
                 return
             wanted = self._wanted
             for client_id, session in wanted.items():
-                if client_id not in self._intakes:
-                    self._open(client_id, session.receive_maximum)
+                if client_id in self._intakes:
+                    continue
+                client = ClientSession(client_id, _KEPT_SECONDS, session.receive_maximum)
+                intake = self._intakes[client_id] = EventIntake(
+                    self._broker, client, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
+                )
+                intake.client.running = self._supervisor.keep(client_id, intake.client.run)
             present = {name for session in wanted.values() for name in session.subscriptions}
             gone = {
                 client_id: intake.prepare(wanted.get(client_id, EventSession()).subscriptions, present)
@@ -359,13 +364,6 @@ class PluginMember:
         yield from (intake.client for intake in self._intakes.values())
         if self.commands is not None and self.commands.client is not None:
             yield self.commands.client
-
-    def _open(self, client_id: str, receive_maximum: int) -> None:
-        session = ClientSession(client_id, _KEPT_SECONDS, receive_maximum)
-        intake = self._intakes[client_id] = EventIntake(
-            self._broker, session, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
-        )
-        intake.client.running = self._supervisor.keep(client_id, intake.client.run)
 
     async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
         """Leave the events of a lossless session that are gone; close it if it has no event left.

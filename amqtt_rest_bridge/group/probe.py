@@ -1,7 +1,7 @@
 """What a worker needs of a broker, tried on the broker itself: `rest-bridge worker --probe`. The event loop only.
 
-`_CHECKS` is the list: each row has a name, what to do where it does not hold, and what tries it. All that is published
-is below `bridge/<group>/probe/<random>/`, but for one message that `coreflux` needs, and all client ids begin with
+Each check follows below, in their order, with its name and what to do where it does not hold. All that is published is
+below `bridge/<group>/probe/<random>/`, but for one message that `coreflux` needs, and all client ids begin with
 `<group>-probe-`, so workers that run meanwhile notice nothing. Sessions and retained messages are removed at the end,
 also when the probe is interrupted.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.lot.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
@@ -170,26 +170,59 @@ class _Probe:
                 await last.connection.disconnect()
 
 
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One thing that a worker needs: `run` tries it and returns what it found, or raises `BridgeError`."""
+
+    name: str
+    hint: str
+    run: Callable[[_Probe], Awaitable[str]]
+    needs_coreflux: bool
+
+
+_CHECKS: Final[list[_Check]] = []
+
+
+def _check(
+    name: str, hint: str, *, needs_coreflux: bool = False
+) -> Callable[[Callable[[_Probe], Awaitable[str]]], None]:  # fmt: skip
+    """Add a function to `_CHECKS`: its name in the table, and what to do where it does not hold."""
+    return lambda run: _CHECKS.append(_Check(name, hint, run, needs_coreflux))
+
+
 async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Route]) -> list[ProbeFinding]:
     """Try on a broker what a worker with these settings and routes needs; takes some seconds, a minute at most."""
     under_test = _Probe(address, settings, routes)
     findings: list[ProbeFinding] = []
     try:
-        for name, hint, check in _CHECKS if settings.coreflux is None else [*_CHECKS, _COMMANDS]:
+        for check in _CHECKS:
+            if check.needs_coreflux and settings.coreflux is None:
+                continue
             if not all(one.holds for one in findings[:2]):  # without these two nothing can be tried
-                findings.append(ProbeFinding(name, None, "not tried"))
+                findings.append(ProbeFinding(check.name, None, "not tried"))
                 continue
             try:
                 if findings and not under_test.publisher.connection.is_open:  # the check before has said why
                     under_test.publisher = await under_test.open("publisher")
-                findings.append(ProbeFinding(name, True, await check(under_test)))
+                findings.append(ProbeFinding(check.name, True, await check.run(under_test)))
             except BridgeError as error:
-                findings.append(ProbeFinding(name, False, str(error), hint))
+                findings.append(ProbeFinding(check.name, False, str(error), check.hint))
     finally:
         await under_test.remove()
-    return [*findings, ProbeFinding("DESTINATION_TOPICs", None, f"not tried: {_destinations(under_test.routes)}")]
+    topics: dict[str, None] = {}
+    for route in under_test.routes:
+        texts = [event.destination_topic for event in route.client_events]
+        texts += [event.destination_topic for event in route.server_events]
+        topics |= dict.fromkeys(text.source for text in texts if text is not None)
+        topics |= dict.fromkeys(event.error_topic for event in route.client_events if event.error_topic is not None)
+    return [*findings, ProbeFinding("DESTINATION_TOPICs", None, f"not tried: {', '.join(topics) or 'there are none'}")]
 
 
+@_check(
+    "MQTT 5",
+    f"check the address, the certificates, user name and password ({PASSWORD_VARIABLE} or password_secret), and "
+    "whether the broker speaks MQTT 5 there and takes client ids that begin with <group>-",
+)
 async def _mqtt_5(probe: _Probe) -> str:
     try:
         probe.publisher = await probe.open("publisher")
@@ -198,6 +231,10 @@ async def _mqtt_5(probe: _Probe) -> str:
     return "connected"
 
 
+@_check(
+    "topics of the group",
+    "allow the user of the workers to publish and subscribe bridge/<group>/#, with QoS 1",
+)
 async def _group_topics(probe: _Probe) -> str:
     client = await probe.subscribed("own")
     await probe.publish("own", b"own")
@@ -207,6 +244,10 @@ async def _group_topics(probe: _Probe) -> str:
     return f"bridge/{probe.settings.group}/... may be published and subscribed with QoS 1"
 
 
+@_check(
+    "shared subscriptions",
+    "switch them on (HiveMQ, EMQX: a setting of the listener or zone); a broker without them cannot have workers",
+)
 async def _shared(probe: _Probe) -> str:
     probe.check_available(Property.SHARED_SUBSCRIPTION_AVAILABLE)
     topic = probe.topic("shared")
@@ -229,6 +270,10 @@ async def _shared(probe: _Probe) -> str:
     return f"{_SHARED} messages for two members came once each"
 
 
+@_check(
+    "subscription identifiers",
+    "switch them on; a broker without them cannot have workers",
+)
 async def _identifiers(probe: _Probe) -> str:
     probe.check_available(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE)
     client = await probe.subscribed("identifiers", identifier=268_435_453)
@@ -239,6 +284,11 @@ async def _identifiers(probe: _Probe) -> str:
     return "a message has the identifier of its subscription"
 
 
+@_check(
+    "properties",
+    "without them hops are not counted, and replies and Idempotency-Keys of publishers do not arrive: ask the "
+    "broker's maker, or look for a rule or a proxy that rewrites messages",
+)
 async def _properties(probe: _Probe) -> str:
     sent = {
         Property.RESPONSE_TOPIC: probe.topic("answer"),
@@ -256,6 +306,12 @@ async def _properties(probe: _Probe) -> str:
     return "user properties, response topic and correlation data come as they were published"
 
 
+@_check(
+    "kept sessions",
+    "let sessions be kept for session_expiry, and queue without a limit for those that are away: Mosquitto "
+    "max_queued_messages 0 and no persistent_client_expiration, EMQX mqtt.max_mqueue_len and "
+    "mqtt.session_expiry_interval, HiveMQ queued-messages and session-expiry; or lower session_expiry",
+)
 async def _kept(probe: _Probe) -> str:
     wanted = probe.settings.session_expiry
     client = await probe.open("kept", kept=wanted)  # the answer says how long; it is shortened at once
@@ -279,6 +335,10 @@ async def _kept(probe: _Probe) -> str:
     return f"a session that was away got its {_BACKLOG} messages; it is kept for {granted} s"
 
 
+@_check(
+    "redelivery",
+    "without it a message whose worker is killed is lost, or sent twice: do not use this broker for workers",
+)
 async def _redelivery(probe: _Probe) -> str:
     client = await probe.subscribed("again", kept=_KEPT_SECONDS)
     await probe.publish("again", b"once")
@@ -292,6 +352,10 @@ async def _redelivery(probe: _Probe) -> str:
     return "what was not acknowledged comes again, marked as a duplicate"
 
 
+@_check(
+    "takeover of a client id",
+    "without it two workers may run one slot: ask the broker's maker",
+)
 async def _takeover(probe: _Probe) -> str:
     first = await probe.subscribed("taken", kept=_KEPT_SECONDS)
     second = await probe.open("taken", kept=_KEPT_SECONDS)
@@ -307,6 +371,11 @@ async def _takeover(probe: _Probe) -> str:
     return "a second connection ends the first one and has its session"
 
 
+@_check(
+    "Receive Maximum",
+    "known of Mosquitto 2.0.11: after a lost connection some calls may run twice. Another broker may send a worker "
+    "more than it has room for, or drop what waits for room: ask its maker",
+)
 async def _receive_maximum(probe: _Probe) -> str:
     client = await probe.subscribed("few", receive_maximum=2)
     await probe.publish("few", *(b"%d" % number for number in range(5)))
@@ -322,6 +391,10 @@ async def _receive_maximum(probe: _Probe) -> str:
     return "two at a time came, in their order"
 
 
+@_check(
+    "retained messages",
+    "switch them on: workers retain their notices",
+)
 async def _retained(probe: _Probe) -> str:
     probe.check_available(Property.RETAIN_AVAILABLE)
     topic = probe.topic("retained")
@@ -340,6 +413,10 @@ async def _retained(probe: _Probe) -> str:
     return "one came to a later subscriber, and was removed"
 
 
+@_check(
+    "wills",
+    "without them a killed worker is missed only after adopt_seconds",
+)
 async def _wills(probe: _Probe) -> str:
     topic = probe.topic("will")
     watcher = await probe.open("watcher")
@@ -351,6 +428,11 @@ async def _wills(probe: _Probe) -> str:
     return "published when a connection ended"
 
 
+@_check(
+    "large messages",
+    "raise the limit (Mosquitto max_packet_size and message_size_limit, EMQX mqtt.max_packet_size, HiveMQ "
+    "max-packet-size), or lower max_response_bytes and max_body_bytes",
+)
 async def _packet_size(probe: _Probe) -> str:
     settings, connection = probe.settings, probe.publisher.connection
     name = max(("max_response_bytes", "max_body_bytes"), key=lambda one: int(getattr(settings, one)))
@@ -366,6 +448,10 @@ async def _packet_size(probe: _Probe) -> str:
     return f"a message of {size} bytes ({name}) came"
 
 
+@_check(
+    "SOURCE_TOPICs",
+    "allow the user of the workers to subscribe them, shared where events are not ORDERED",
+)
 async def _source_topics(probe: _Probe) -> str:
     events = [(route, event) for route in probe.routes for event in route.client_events]
     share = f"$share/{probe.settings.group}:probe-{probe.random}"
@@ -394,6 +480,13 @@ async def _source_topics(probe: _Probe) -> str:
     )
 
 
+@_check(
+    "commands (coreflux)",
+    "Mosquitto and ejabberd carry nothing of clients below $SYS, whatever their ACLs say: leave coreflux out and "
+    "change the files of routes, which are loaded within reload_seconds, or use Coreflux's tools with amqtt "
+    f"and the plugin. With other brokers let the ACL allow what commands/README.md lists below {ROOT}",
+    needs_coreflux=True,
+)
 async def _commands(probe: _Probe) -> str:
     # One of the topics that the ACL of the documents opens to workers; no route has such a name for long.
     topic = f"{ROOT}/Routes/probe-{probe.random}"
@@ -405,73 +498,3 @@ async def _commands(probe: _Probe) -> str:
         client.acknowledge(message)  # a command, which the workers take by another subscription
     client.acknowledge(message)
     return f"a message below {ROOT} came; who may publish commands is up to the broker's ACL and was not tried"
-
-
-def _destinations(routes: Iterable[Route]) -> str:
-    events: list[ClientEvent | ServerEvent] = []
-    for route in routes:
-        events += (*route.client_events, *route.server_events)
-    topics = [text.source for event in events if (text := event.destination_topic) is not None]
-    topics += [
-        event.error_topic for event in events if isinstance(event, ClientEvent) and event.error_topic is not None
-    ]
-    return ", ".join(dict.fromkeys(topics)) or "there are none"
-
-
-_ACL: Final = "allow the user of the workers"
-_CHECKS: Final[tuple[tuple[str, str, Callable[[_Probe], Awaitable[str]]], ...]] = (
-    (
-        "MQTT 5",
-        f"check the address, the certificates, user name and password ({PASSWORD_VARIABLE} or password_secret), and "
-        "whether the broker speaks MQTT 5 there and takes client ids that begin with <group>-",
-        _mqtt_5,
-    ),
-    ("topics of the group", f"{_ACL} to publish and subscribe bridge/<group>/#, with QoS 1", _group_topics),
-    (
-        "shared subscriptions",
-        "switch them on (HiveMQ, EMQX: a setting of the listener or zone); a broker without them cannot have workers",
-        _shared,
-    ),
-    ("subscription identifiers", "switch them on; a broker without them cannot have workers", _identifiers),
-    (
-        "properties",
-        "without them hops are not counted, and replies and Idempotency-Keys of publishers do not arrive: ask the "
-        "broker's maker, or look for a rule or a proxy that rewrites messages",
-        _properties,
-    ),
-    (
-        "kept sessions",
-        "let sessions be kept for session_expiry, and queue without a limit for those that are away: Mosquitto "
-        "max_queued_messages 0 and no persistent_client_expiration, EMQX mqtt.max_mqueue_len and "
-        "mqtt.session_expiry_interval, HiveMQ queued-messages and session-expiry; or lower session_expiry",
-        _kept,
-    ),
-    (
-        "redelivery",
-        "without it a message whose worker is killed is lost, or sent twice: do not use this broker for workers",
-        _redelivery,
-    ),
-    ("takeover of a client id", "without it two workers may run one slot: ask the broker's maker", _takeover),
-    (
-        "Receive Maximum",
-        "known of Mosquitto 2.0.11: after a lost connection some calls may run twice. Another broker may send a worker "
-        "more than it has room for, or drop what waits for room: ask its maker",
-        _receive_maximum,
-    ),
-    ("retained messages", "switch them on: workers keep their records so", _retained),
-    ("wills", "without them a killed worker is missed only after adopt_seconds", _wills),
-    (
-        "large messages",
-        "raise the limit (Mosquitto max_packet_size and message_size_limit, EMQX mqtt.max_packet_size, HiveMQ "
-        "max-packet-size), or lower max_response_bytes and max_body_bytes",
-        _packet_size,
-    ),
-    ("SOURCE_TOPICs", f"{_ACL} to subscribe them, shared where events are not ORDERED", _source_topics),
-)
-_COMMANDS: Final = (
-    "commands (coreflux)",
-    "Mosquitto and ejabberd carry nothing of clients below $SYS, whatever their ACLs say: leave coreflux out and "
-    "change the files of routes, which are loaded within reload_seconds, or use Coreflux's tools with amqtt "
-    f"and the plugin. With other brokers let the ACL allow what commands/README.md lists below {ROOT}",
-    _commands,
-)

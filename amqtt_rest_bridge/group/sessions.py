@@ -344,24 +344,24 @@ class Slot:
                 for name, intake in self._intakes.items()
             }
             for name, session in sorted(wanted.sessions.items()):
-                self._capacities.of(name, session)
-                if name not in self._intakes:
-                    self._open(name, session, wanted.events)
+                capacity = self._capacities.of(name, session)
+                if name in self._intakes:
+                    continue
+                settings = self._settings
+                client = ClientSession(
+                    client_id(settings.group, self.number, name), settings.session_expiry, session.most
+                )  # fmt: skip
+                intake = self._intakes[name] = Intake(
+                    self._broker, client, self._offer, self.number, settings.slots, capacity,
+                    gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
+                )  # fmt: skip
+                intake.ordered_from = self._ordered_from
+                intake.prepare(session.feeds, wanted.events)
+                intake.client.running = self._supervisor.keep(client.client_id, intake.client.run)
             await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
 
-    def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
-        settings = self._settings
-        session = ClientSession(client_id(settings.group, self.number, name), settings.session_expiry, wanted.most)
-        intake = Intake(
-            self._broker, session, self._offer, self.number, settings.slots, self._capacities.of(name, wanted),
-            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
-        )  # fmt: skip
-        intake.ordered_from = self._ordered_from
-        intake.prepare(wanted.feeds, events)
-        self._intakes[name] = intake
-        intake.client.running = self._supervisor.keep(session.client_id, intake.client.run)
-
     async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
+        """Subscribe an open session's filters of now, unsubscribe those that are `gone`, close it if its route is."""
         try:
             await self._intakes[name].subscribe(gone)
         except BrokerError as error:  # the next connection subscribes

@@ -229,7 +229,7 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
         session = MemberSession(lambda: address, "plant", leases, publisher, Nothing(), known.set)
         await session.client.open()
         async with asyncio.timeout(10):
-            while not leases.is_connected:
+            while not leases.workers.is_connected:
                 await known.wait()
                 known.clear()
             await asyncio.gather(*failures)

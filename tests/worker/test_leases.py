@@ -375,15 +375,15 @@ def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
     group = Group()
     node = group.start()
     group.run(2 * ADOPT)
-    assert node.leases.is_heard(group.now)
+    assert node.leases.workers.is_heard(group.now)
     waiting = (bool(node.leases.intents(group.now + tick, 0.0)) and group.now + tick for tick in range(60))
     announced = next(filter(None, waiting))
-    assert node.leases.is_heard(announced + ADOPT / 2 - 1)
-    assert not node.leases.is_heard(announced + ADOPT / 2)
+    assert node.leases.workers.is_heard(announced + ADOPT / 2 - 1)
+    assert not node.leases.workers.is_heard(announced + ADOPT / 2)
     group.deliver(node)
-    assert not node.leases.is_heard(announced + ADOPT / 2)
+    assert not node.leases.workers.is_heard(announced + ADOPT / 2)
     group.connect(node)
-    assert node.leases.is_heard(announced + ADOPT / 2)
+    assert node.leases.workers.is_heard(announced + ADOPT / 2)
 
 
 def test_a_worker_whose_records_do_not_come_back_claims_nothing_of_those_that_it_does_not_hear() -> None:
@@ -405,9 +405,11 @@ def test_a_connection_by_which_no_record_comes_is_given_up_later_than_the_broker
     group.deliver(node)
     node.leases.connected(group.now, 22.5)
     assert node.leases.intents(group.now, group.now)
-    assert not node.leases.is_cut_off(group.now + ADOPT - 1) and node.leases.is_cut_off(group.now + ADOPT)
+    assert not node.leases.workers.is_cut_off(group.now + ADOPT - 1) and node.leases.workers.is_cut_off(
+        group.now + ADOPT
+    )
     node.leases.connecting(group.now + ADOPT)
-    assert not node.leases.is_cut_off(group.now + 2 * ADOPT)
+    assert not node.leases.workers.is_cut_off(group.now + 2 * ADOPT)
 
 
 def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_same() -> None:
@@ -432,11 +434,11 @@ def test_ordered_events_are_called_until_others_may_take_the_slots_and_no_longer
     for _ in range(200):
         group.tick()
         group.deliver(node)
-        assert group.now < node.leases.ordered_until <= group.now + min(ADOPT, silence)
-    node.paused, until = True, node.leases.ordered_until
+        assert group.now < node.leases.workers.ordered_until <= group.now + min(ADOPT, silence)
+    node.paused, until = True, node.leases.workers.ordered_until
     other = group.start()
     while not other.leases.held:
         group.tick()
     assert group.now >= until
     node.leases.connecting(until - 10)
-    assert node.leases.ordered_until == until - 10 + GONE_SECONDS
+    assert node.leases.workers.ordered_until == until - 10 + GONE_SECONDS

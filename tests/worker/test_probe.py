@@ -24,8 +24,8 @@ from tests.worker.fake_broker import FakeBroker
 from tests.worker.mosquitto import CONFIGURATION, Mosquitto
 from tests.worker.workers import client_route
 
-COMMANDS = tried._COMMANDS[0]
-NAMES = [*(name for name, _, _ in tried._CHECKS), COMMANDS]
+NAMES = [check.name for check in tried._CHECKS]
+COMMANDS = NAMES[-1]
 FOLLOWING = {"MQTT 5": NAMES[1:], "topics of the group": NAMES[2:]}  # what cannot be tried without
 
 
