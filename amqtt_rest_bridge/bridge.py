@@ -36,7 +36,7 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, RunIds
-from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports
+from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports, with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_apart, usable_routes
@@ -47,6 +47,7 @@ from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
 from amqtt_rest_bridge.times import LoopClock
 
 if TYPE_CHECKING:  # each takes memory that the other's process can do without
+    from amqtt_rest_bridge.admin.figures import GroupNumbers
     from amqtt_rest_bridge.group.member import Member
     from amqtt_rest_bridge.group.plugin_member import PluginMember
 
@@ -96,7 +97,8 @@ class Program:
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
         self._change_summary = ""  # of the last reload, for the log
-        self._broker = BrokerState()
+        self.broker_state = BrokerState()
+        """What the broker's side of the plugin counts."""
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
         self._publisher = publisher
@@ -106,7 +108,7 @@ class Program:
             seen = SeenKeys(None if settings.spool is None else Path(f"{settings.spool}-seen"))
             opened.callback(seen.close)
             runs = RunIds(unique_keys=settings.spool is not None)
-            self._admin = Admin(settings, runs, lambda: self._ports.bound, pids or {"main": os.getpid()})
+            self._admin = Admin(settings, runs, pids or {"main": os.getpid()})
             opened.callback(self._admin.close)
             self._host = host = Host(
                 publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
@@ -137,6 +139,18 @@ class Program:
     def admin_port(self) -> int | None:
         """Return the bound port of the status page and the metrics, None without the setting admin_port."""
         return self._admin.port
+
+    # What the admin port shows (`admin.figures.RunningBridge`).
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why the bridge is not ready, beside faults of its routes."""
+        return self._ports.troubles + self.place.troubles + self._admin.troubles
+
+    @property
+    def group_numbers(self) -> "GroupNumbers | None":
+        """Return what a worker counts of its group, None beside amqtt."""
+        return self.place.group_numbers
 
     # Loaded, started and stopped.
 
@@ -184,10 +198,9 @@ class Program:
         await place.begin()
         await place.catch_up()  # before a caller gets an answer which says that its request is published
         self._ports.serve(_seconds_by_port(self._routes))
-        self._admin.serve(
-            self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
-            lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
-        )  # fmt: skip
+        self._admin.serve(self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, self)
+        if self.admin_port is not None:
+            keep("samples of the figures", self._admin.sample)
         keep("unmatched messages", self._watch_unmatched)
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
@@ -219,7 +232,7 @@ class Program:
 
     def note_broker(self, state: BrokerState) -> None:
         """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
-        before, self._broker = self._broker, state
+        before, self.broker_state = self.broker_state, state
         for route, code, message in state.errors:
             self._outcomes.note_error(route, code, message)
         if state.refusing != before.refusing:
@@ -304,13 +317,13 @@ class Program:
     def _unfinished(self, route: Route) -> int:
         """Return how many messages of a present route have not ended, with those on disk for a lossless one."""
         admission = self._outcomes.statistics[route.name].admission
-        return max(admission.outstanding + admission.awaiting_room, (self._broker.spool or {}).get(route.name, 0))
+        return max(admission.outstanding + admission.awaiting_room, (self.broker_state.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
         self._server_mode.use_routes(routes)
         self.place.use_routes(routes)
-        self._admin.use_routes(routes)
+        self._admin.use_routes(with_bound_ports(routes, self._ports.bound))
 
     # Callbacks of the parts.
 

@@ -120,6 +120,7 @@ class AdminPort:
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Show these routes from now on."""
         self._pages.routes = {route.name: route for route in routes}
+        self._retries.routes = routes
 
     async def sample(self) -> None:
         """Sample the figures for the charts until cancelled."""

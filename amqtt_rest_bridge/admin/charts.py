@@ -1,8 +1,9 @@
-"""Successes, failures and latencies of each route over time, and their charts. Pure.
+"""The history of each route, its successes, failures and latencies over time, and the charts of it. Pure.
 
-Counts are kept of the last hour, day and week, each more coarsely; latencies of the last hour. A history ends with the
-bridge, and takes 31 KB a route at most. Charts are numbers for SVG: heights are pixels, and places along the time are
-hundredths of the width, so that texts keep their size on a phone.
+`AdminPort.sample` adds to the history every ten seconds. Counts are kept of the last hour, day and week, each more
+coarsely; latencies of the last hour. A history ends with the bridge, and takes 31 KB a route at most. Charts are
+numbers for SVG: heights are pixels, and places along the time are hundredths of the width, so that texts keep their
+size on a phone.
 """
 
 import math
@@ -15,18 +16,18 @@ from itertools import accumulate, pairwise
 from operator import sub
 from typing import Final, NamedTuple, TypeVar
 
-from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers
 from amqtt_rest_bridge.admin.recorder import BUCKETS
 from amqtt_rest_bridge.times import rfc3339
 
 SAMPLES: Final = 60
 """Those of the last ten minutes, which pages draw."""
 _RESOLUTIONS: Final = ((1, 360), (6, 1440), (30, 2016))
-"""How many samples are one value, and how many values are kept: 10 s for an hour, 1 min for a day, 5 min for a week."""
+"""Samples of one value, and how many values are kept: one of 10 s for an hour, 1 min for a day, 5 min for a week."""
 RANGES: Final = {"10m": (0, 60), "1h": (0, 360), "24h": (1, 1440), "7d": (2, 2016)}
 """The resolution, and the most values, of what can be asked for."""
-_MOST: Final = (1 << 32) - 1
-_NONE: Final = 255
+_MOST: Final = (1 << 32) - 1  # of a count in an array
+_NONE: Final = 255  # in place of a bucket: nothing was answered
 
 
 class Sample(NamedTuple):
@@ -45,7 +46,7 @@ class Latency(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Values:
-    """The last `most` values at one resolution. Each sums up `together` samples; `counted` samples have come."""
+    """The last `most` values at one resolution. Each is the sum of `together` samples; `counted` samples have come."""
 
     together: int
     most: int
@@ -104,7 +105,9 @@ class History:
         """Add a sample: what has been counted since the one before, for as many seconds as have passed."""
         before, self._routes = self._routes, {}
         for name, route in numbers.routes.items():
-            counted = route.succeeded, route.failed + route.refused, _took(route)
+            events = [event.took.buckets for event in route.events.values()]
+            took = list(map(sum, zip(*events, strict=True))) if events else [0] * (len(BUCKETS) + 1)
+            counted = route.succeeded, route.failed + route.refused, took
             if (own := before.get(name)) is None:
                 own = _RouteHistory(*counted)
             else:
@@ -134,12 +137,6 @@ class History:
 def step_seconds(span: str) -> int:
     """Return the seconds of one value within one of `RANGES`."""
     return int(_RESOLUTIONS[RANGES[span][0]][0] * SAMPLE_SECONDS)
-
-
-def _took(route: RouteNumbers) -> list[int]:
-    """Return how many calls and requests of a route took how long, by `BUCKETS`, since the broker's start."""
-    events = [event.took.buckets for event in route.events.values()]
-    return list(map(sum, zip(*events, strict=True))) if events else [0] * (len(BUCKETS) + 1)
 
 
 def _milliseconds(bucket: int) -> float:
@@ -203,8 +200,10 @@ def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float)
     columns = _columns(samples, together)
     width, seconds = math.ceil(most / together), together * step_seconds
     sums = [sum(column) / seconds for column in columns]
-    factor, unit = _unit(max(sums, default=0.0))
-    highest = _round_up(max(sums, default=0.0) * factor)
+    rate = max(sums, default=0.0)
+    # The unit of time in which the highest rate is at least 1, and what a rate per second is multiplied by for it.
+    factor, unit = next((one for one in _UNITS if rate * one[0] >= 1), _UNITS[-1] if rate else _UNITS[0])
+    highest = _round_up(rate * factor)
     first = width - len(columns)
 
     def y(count: float) -> float:
@@ -268,11 +267,6 @@ def _groups(values: Sequence[T], together: int) -> list[Sequence[T]]:
     return [values[max(0, end - together) : end] for end in ends][::-1]
 
 
-def _unit(highest: float) -> tuple[int, str]:
-    """Return what a second is multiplied by so that the highest rate is 1 at least, and the unit."""
-    return next((unit for unit in _UNITS if highest * unit[0] >= 1), _UNITS[-1] if highest else _UNITS[0])
-
-
 def _round_up(value: float) -> float:
     """Return 1, 2 or 5 times a power of ten that is not smaller; 1 for 0."""
     if value <= 0:
@@ -291,6 +285,7 @@ def _area(first: int, columns: Sequence[tuple[float, float]]) -> str:
 
 
 def _times(begin: float, now: float) -> list[Mark]:
+    """Return the labels of the time axis."""
     parts = 5 if now - begin <= _TEN_MINUTES else 4  # so that labels are whole minutes apart
     form = "%H:%M" if now - begin <= _DAY else "%a %H:%M"
     marks = []
@@ -306,11 +301,11 @@ def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:
     columns = _columns(samples, most // _SPARK_POINTS)
     highest = max((sum(column) for column in columns), default=0)
     left = _SPARK_POINTS - len(columns)
-    return tuple(_line(left, [column[place] for column in columns], highest) for place in (0, 1))  # type: ignore[return-value]
-
-
-def _line(left: int, values: Sequence[int], highest: int) -> str:
-    if not any(values):
-        return ""
-    heights = [SPARK_HEIGHT - 1 - round(value * (SPARK_HEIGHT - 2) / highest) for value in values]
-    return f"m{left} {heights[0]}" + "".join(f" 1 {after - before}" for before, after in pairwise(heights))
+    paths = []
+    for values in ([one.succeeded for one in columns], [one.failed for one in columns]):
+        path = ""
+        if any(values):
+            heights = [SPARK_HEIGHT - 1 - round(value * (SPARK_HEIGHT - 2) / highest) for value in values]
+            path = f"m{left} {heights[0]}" + "".join(f" 1 {after - before}" for before, after in pairwise(heights))
+        paths.append(path)
+    return paths[0], paths[1]

@@ -1,14 +1,14 @@
-"""The present figures of all routes, which pages, `/metrics` and `/readyz` show.
+"""The present figures of all routes, which pages, `/metrics` and `/readyz` show. Event loop only.
 
-They are gathered for some routes at a time, so that the loop does other work between; callers that ask meanwhile share
-them.
+They are gathered for some routes at a time, so that the loop does other work between. Callers who ask meanwhile get the
+same ones.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -16,7 +16,6 @@ from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
 from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched, UnmatchedPath
-from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status_reporter import StatusReporter, spool_refuses
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 from amqtt_rest_bridge.mqtt.private import BrokerState
@@ -26,11 +25,11 @@ SAMPLE_SECONDS: Final = 10.0
 
 
 class RouteNumbers(Struct, frozen=True):
-    """The numbers of one route; `status` is what its status topic says, where that was asked for.
+    """The numbers of one route; `status` is what its status topic says, None if that was not asked for.
 
-    `spooled` is the number of its messages on disk, without a spool of those that have not ended, None for a route that
-    is not lossless; `breaker` is `open` or `closed`, None for a route without one; `readers` are those of its streams,
-    None for a route without STREAM.
+    `spooled` counts the messages of a lossless route on disk, or without a spool those that have not ended; it is None
+    for any other route. `breaker` is `open` or `closed`, None for a route without BREAKER. `readers` counts the readers
+    of its streams, None for a route without STREAM.
     """
 
     name: str
@@ -50,9 +49,10 @@ class RouteNumbers(Struct, frozen=True):
 
 
 class GroupNumbers(Struct, frozen=True):
-    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it.
+    """What a worker counts of its group, as `/metrics` has it.
 
-    `route_sets` are the living workers by the hash of their route set.
+    `held` says of each slot, by its number, whether this worker holds it. `route_sets` counts the living workers by the
+    hash of their route set.
     """
 
     held: list[bool]
@@ -64,12 +64,13 @@ class GroupNumbers(Struct, frozen=True):
 
 
 class BridgeNumbers(Struct, frozen=True):
-    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
+    """What concerns the bridge as a whole; `reasons` say why it is not ready.
 
-    `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
-    `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
-    `group` is that of a worker, None beside amqtt. `pids` are the process ids by name: `main`, `bridge-0` ...
-    `dropped` are messages that were dropped while the bridge was away.
+    `restarts` counts starts after a crash, `reload_errors` the errors of the last reload, `dropped` the messages that
+    were dropped while the bridge was away. `unmatched` counts requests that led to no endpoint, by port;
+    `unmatched_paths` are the most frequent ones. `spool_refusing` says whether messages of lossless routes are refused
+    because the disk is full. `problems` are the present ones. `group` is None beside amqtt. `pids` are the process ids
+    by name: `main`, `bridge-0` ...
     """
 
     restarts: int
@@ -86,10 +87,26 @@ class BridgeNumbers(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The figures; the routes by name, in order."""
+    """The figures of all routes, by name and in order, and of the bridge."""
 
     routes: dict[str, RouteNumbers]
     bridge: BridgeNumbers
+
+
+class RunningBridge(Protocol):
+    """What the figures show of the bridge beside its routes."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why the bridge is not ready, beside faults of its routes."""
+
+    @property
+    def group_numbers(self) -> GroupNumbers | None:
+        """Return what a worker counts of its group, None beside amqtt."""
+
+    @property
+    def broker_state(self) -> BrokerState:
+        """Return what the broker's side of the plugin counts."""
 
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
@@ -97,16 +114,14 @@ _MOST_PROBLEMS: Final = 100
 
 
 class Figures:
-    """Gather them.
+    """Gathers the figures.
 
     Args:
         outcomes: Has the statistics of routes.
-        recorder: Have what was counted of events, and the problems.
+        recorder: Has what was counted of events, and the problems.
         reporter: Has the status of routes, and whether the last reload failed.
         unmatched: Requests that led to no endpoint.
-        troubles: Returns why the bridge is not ready, beside what `reporter` knows.
-        group: Returns what a worker counts of its group, None beside amqtt.
-        broker: Returns what the broker's side of the plugin counts.
+        bridge: What the routes run on.
         pids: Process ids by name.
     """
 
@@ -116,18 +131,14 @@ class Figures:
         recorder: RunRecorder,
         reporter: StatusReporter,
         unmatched: Unmatched,
-        troubles: Callable[[], list[str]],
-        group: Callable[[], GroupNumbers | None],
-        broker: Callable[[], BrokerState],
+        bridge: RunningBridge,
         pids: Mapping[str, int],
     ) -> None:
         self._statistics = outcomes.statistics
         self._recorder = recorder
         self._reporter = reporter
         self._unmatched = unmatched
-        self._troubles = troubles
-        self._group = group
-        self._broker = broker
+        self._bridge = bridge
         self._pids = dict(pids)
         self._gathering: dict[bool, asyncio.Task[Numbers]] = {}  # by whether statuses are among them
 
@@ -140,40 +151,36 @@ class Figures:
         return await asyncio.shield(task)
 
     async def _gather(self, *, statuses: bool) -> Numbers:
-        counts, found = self._recorder.counts(), dict[str, RouteNumbers]()
+        counts, spooled, found = self._recorder.counts(), self._bridge.broker_state.spool, dict[str, RouteNumbers]()
         for number, name in enumerate(sorted(self._statistics, key=str.lower), 1):
             if (statistics := self._statistics.get(name)) is not None:
-                found[name] = self._route(statistics, counts.get(name, {}), statuses=statuses)
+                admission, on_disk = statistics.admission, None
+                if admission.policy is OverloadPolicy.LOSSLESS:
+                    on_disk = admission.outstanding if spooled is None else spooled.get(name, 0)
+                found[name] = RouteNumbers(
+                    name,
+                    statistics.health if self._reporter.fault_of(statistics) is None else "Red",
+                    counts.get(name, {}),
+                    statistics.succeeded,
+                    statistics.failed,
+                    statistics.refused,
+                    statistics.retried,
+                    admission.queued,
+                    admission.bytes,
+                    admission.in_flight,
+                    on_disk,
+                    statistics.breaker,
+                    statistics.readers,
+                    self._reporter.status(statistics) if statuses else None,
+                )
             if number % _ROUTES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         while not self._unmatched.prepare():
             await asyncio.sleep(0)
-        return Numbers(found, self._whole())
+        return Numbers(found, self._bridge_numbers())
 
-    def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], *, statuses: bool) -> RouteNumbers:
-        admission, spooled = statistics.admission, None
-        if admission.policy is OverloadPolicy.LOSSLESS:
-            spool = self._broker().spool
-            spooled = admission.outstanding if spool is None else spool.get(statistics.name, 0)
-        return RouteNumbers(
-            statistics.name,
-            statistics.health if self._reporter.fault_of(statistics) is None else "Red",
-            events,
-            statistics.succeeded,
-            statistics.failed,
-            statistics.refused,
-            statistics.retried,
-            admission.queued,
-            admission.bytes,
-            admission.in_flight,
-            spooled,
-            statistics.breaker,
-            statistics.readers,
-            self._reporter.status(statistics) if statuses else None,
-        )
-
-    def _whole(self) -> BridgeNumbers:
-        reporter, failure, broker = self._reporter, self._reporter.reload_failure, self._broker()
+    def _bridge_numbers(self) -> BridgeNumbers:
+        reporter, failure, broker = self._reporter, self._reporter.reload_failure, self._bridge.broker_state
         reasons = [] if reporter.fault is None else [reporter.fault.message]
         if failure is not None:
             reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
@@ -181,11 +188,11 @@ class Figures:
             reasons.append(spool_refuses(broker.refusing))
         elif broker.trouble is not None:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
-        reasons += self._troubles()
+        reasons += self._bridge.troubles
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._recorder.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         errors = 0 if failure is None else max(1, failure.errors)
         return BridgeNumbers(
             broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),
-            broker.refusing is not None, problems, self._group(), self._pids, broker.dropped,
+            broker.refusing is not None, problems, self._bridge.group_numbers, self._pids, broker.dropped,
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""The drawing of the routes: topic to route to HTTP to topic, chains through several routes too. Pure; any thread.
+"""The drawing of the routes: arrows from topic to route to HTTP to topic, through several routes too. Pure.
 
-Each topic is one box. A route has one for each of its events, with a server or endpoint of its own, so that the way of
-each message is seen. A box is in the first column to the right of all boxes that lead to it; in a circle one arrow goes
-back. Secrets are masked.
+`edges` finds the arrows of routes, `drawing` places what they join. Each topic is one box. A route has a box for each
+of its events, with a server or endpoint of its own, so that the way of each message is seen. A box is in the first
+column to the right of all boxes that lead to it; in a circle one arrow goes back. Secrets are masked.
 """
 
 import math
@@ -52,9 +52,9 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node in its place: `shown` is cut to its `width`, `note` the rate of a route, `health` its health.
+    """A node in its place; `shown` is its text, cut to the `width`.
 
-    `event` is that of a route with several.
+    Of a route `health` and `note`, its rate, are set; `event` if it has several events.
     """
 
     x: int
@@ -121,7 +121,7 @@ def edges(routes: Iterable[Route]) -> list[Edge]:
 
 
 def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
-    """Yield the arrows of a route, with the topic that is published to as it may match filters."""
+    """Yield the arrows of a route; with an arrow to a topic, the topic as it may match filters (`_pattern`)."""
     masker, has_several = masker_of(route), len(route.client_events) + len(route.server_events) > 1
     for event in route.client_events:
         own = Node("route", route.name, event.name if has_several else "")
@@ -149,7 +149,7 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
 
 
 def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
-    """Return a topic in which each placeholder is a text that no filter names, `{topic}` so many levels as it has."""
+    """Return a topic to match filters with: for a placeholder a text that no filter names, for `{topic}` its levels."""
     source = "" if event is None else event.source_topic.replace("+", _ANY).replace("#", _ANY)
     return "".join(
         piece if isinstance(piece, str) else source if piece.root == "topic" else _ANY for piece in topic.pieces
@@ -164,6 +164,7 @@ def around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
 
 
 def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
+    """Return the nodes that steps lead to from a node, which is among them, whatever its owner."""
     following: dict[Node, list[Node]] = {}
     reached: set[Node] = set()
     for begin, end in steps:
@@ -181,7 +182,6 @@ def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
 def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing:
     """Draw the nodes of these arrows; `states` are those of the routes, by name."""
     columns: list[list[Node]] = []
-    places: dict[Node, tuple[int, int]] = {}
     for node, column in _columns(arrows).items():
         while len(columns) <= column:
             columns.append([])
@@ -189,11 +189,24 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
     boxes: dict[Node, Box] = {}
     left = _MARGIN
     for nodes, width in zip(columns, _widths(columns, states), strict=True):
-        for row, node in enumerate(_in_order(nodes, arrows, places)):
-            places[node] = (left, _MARGIN + _ROW * row)
-            boxes[node] = _box(node, places[node], states.get(node.name), width)
+        # A node is as high in its column as, on average, what leads to it, so that few arrows cross.
+        heights: dict[Node, list[int]] = {}
+        for edge in arrows:
+            if edge.begin in boxes:
+                heights.setdefault(edge.end, []).append(boxes[edge.begin].y)
+        mean = {node: sum(own) / len(own) for node, own in heights.items()}
+        for row, node in enumerate(sorted(nodes, key=lambda one: mean.get(one, 0.0))):
+            boxes[node] = _box(node, left, _MARGIN + _ROW * row, width, states.get(node.name))
         left += width + _GAP
-    curves = [(_curve(boxes[edge.begin], places[edge.end]), edge.kind) for edge in arrows]
+    curves = []
+    for edge in arrows:
+        begin, end = boxes[edge.begin], boxes[edge.end]
+        x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end.x, end.y + _HEIGHT // 2
+        middle = (x1 + x2) // 2
+        bend = f"{middle} {y1} {middle} {y2}"
+        if x2 <= x1:  # back, in a circle
+            bend = f"{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40}"
+        curves.append((f"M{x1} {y1}C{bend} {x2} {y2}", edge.kind))
     height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
     width = left - _GAP + _MARGIN if columns else _WIDTH + 2 * _MARGIN
     return Drawing([*boxes.values()], curves, width, height + _MARGIN, [*_ways(arrows, boxes)])
@@ -238,7 +251,7 @@ def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
 
 
 def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
-    """Return the column of each node: behind all that lead to it, but where a circle has to begin somewhere."""
+    """Return the column of each node, which is behind those that lead to it; a circle begins at any of its nodes."""
     before: dict[Node, set[Node]] = {}
     after: dict[Node, list[Node]] = {}
     for edge in arrows:
@@ -257,37 +270,27 @@ def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
     return columns
 
 
-def _in_order(column: list[Node], arrows: Sequence[Edge], places: Mapping[Node, tuple[int, int]]) -> list[Node]:
-    """Sort a column by how high what leads to each node is, so that few arrows cross."""
-    heights: dict[Node, list[int]] = {}
-    for edge in arrows:
-        if edge.begin in places:
-            heights.setdefault(edge.end, []).append(places[edge.begin][1])
-    mean = {node: sum(own) / len(own) for node, own in heights.items()}
-    return sorted(column, key=lambda node: mean.get(node, 0.0))
-
-
 def _text(node: Node) -> str:
     return f"{node.name}: {node.owner}" if node.kind == "route" and node.owner else node.name
 
 
 def _kept_free(node: Node, state: RouteState | None) -> int:
-    """Return how many characters of a box are those of its rate."""
+    """Return how many characters of a box are kept free for its rate."""
     return max(len(state.rate), _RATE) + 1 if node.kind == "route" and state is not None else 0
 
 
-def _box(node: Node, place: tuple[int, int], state: RouteState | None, width: int) -> Box:
+def _box(node: Node, x: int, y: int, width: int, state: RouteState | None) -> Box:
     is_route = node.kind == "route"
     note = state.rate if is_route and state is not None else ""
     event = node.owner if is_route else ""
     shown = _cut(_text(node), int((width - _PADDING) / _CHARACTER) - _kept_free(node, state))
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
     health = state.health if is_route and state is not None else ""
-    return Box(*place, node.kind, node.name, shown, link, health, note, event, width)
+    return Box(x, y, node.kind, node.name, shown, link, health, note, event, width)
 
 
 def _cut(text: str, longest: int) -> str:
-    """Cut the middle out of a text that is longer: where topics and addresses begin and end tells most."""
+    """Cut the middle out of a text that is longer: topics and addresses differ most at their ends."""
     if _length(text) <= longest:
         return text
     head = tail = ""
@@ -306,11 +309,3 @@ def _length(text: str) -> int:
 def focus_link(node: Node) -> str:
     """Return the address of the drawing around a node."""
     return f"/flow?{urlencode({node.kind: node.name})}"
-
-
-def _curve(begin: Box, end: tuple[int, int]) -> str:
-    x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end[0], end[1] + _HEIGHT // 2
-    if x2 > x1:
-        middle = (x1 + x2) // 2
-        return f"M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}"
-    return f"M{x1} {y1}C{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40} {x2} {y2}"  # back, in a circle

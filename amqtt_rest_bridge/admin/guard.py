@@ -1,6 +1,7 @@
-"""Who may use the admin port, and for what. Any thread.
+"""Who may use the admin port, and for what. Pure.
 
-Those who know its token may, and without one the pages and programs of this machine. All but a retry only asks.
+With a token, those who know it may; without one, the pages and programs of this machine. A retry needs the token, and a
+page of another site may neither retry nor use the playground.
 """
 
 import base64
@@ -31,44 +32,47 @@ class Guard:
 
     def check(self, request: Request, *, is_retry: bool, is_trial: bool = False) -> Refusal | None:
         """Return why a request is not admitted, None when it is; a trial is a form of the playground."""
-        refusal = self._check_caller(request.headers)
+        headers, refusal = request.headers, None
+        if self._expected is not None:
+            # As Bearer (RFC 6750) or as the password of Basic, with any name; compared in constant time.
+            if not hmac.compare_digest(_digest(_token_of(headers.get("authorization", ""))), self._expected):
+                refusal = refuse(catalogue.ADMIN_TOKEN, "The token is missing or wrong", _CHALLENGE)
+        else:
+            refusal = _check_machine(headers)
         if refusal is not None:
             return refusal
         if is_retry:
-            return self._check_retry(request)
+            if request.method != "POST":
+                return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
+            if not self.may_retry:
+                return refuse(catalogue.NO_ADMIN_TOKEN, "Without admin_token the admin port only answers questions")
+            is_own = _is_same_origin(headers)
+            return None if is_own else refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not retry")
         if is_trial:
-            is_own = _is_same_origin(request.headers)
+            is_own = _is_same_origin(headers)
             return None if is_own else refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the playground")
         if request.method not in ("GET", "HEAD"):
             return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
         return None
 
-    def _check_retry(self, request: Request) -> Refusal | None:
-        if request.method != "POST":
-            return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
-        if not self.may_retry:
-            return refuse(catalogue.NO_ADMIN_TOKEN, "Without admin_token the admin port only answers questions")
-        if not _is_same_origin(request.headers):
-            return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not retry")
-        return None
 
-    def _check_caller(self, headers: Mapping[str, str]) -> Refusal | None:
-        if self._expected is not None:
-            # As Bearer (RFC 6750) or as the password of Basic, with any name; compared in constant time.
-            if hmac.compare_digest(_digest(_given(headers.get("authorization", ""))), self._expected):
-                return None
-            return refuse(catalogue.ADMIN_TOKEN, "The token is missing or wrong", _CHALLENGE)
-        if _host(headers.get("host", "")) not in _HERE:
-            return refuse(catalogue.MISDIRECTED_REQUEST, "The Host of this request is not this machine")
-        # A link that is followed to a page is a visit, which only its caller sees.
-        is_visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
-            return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
-        return None
+def _check_machine(headers: Mapping[str, str]) -> Refusal | None:
+    """Refuse a request that comes from a page of another site, or by another name of this machine."""
+    try:
+        host = (urlsplit(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
+    except ValueError:
+        host = ""
+    if host not in _HERE:
+        return refuse(catalogue.MISDIRECTED_REQUEST, "The Host of this request is not this machine")
+    # A link that is followed to a page is a visit, which only its caller sees.
+    is_visit = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
+        return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
+    return None
 
 
 def _is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is not one that a page of another site made; commands send neither header."""
+    """Return whether a page of this site made a request, or a command, which sends neither header."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site not in (None, "none", "same-origin"):
         return False
@@ -81,7 +85,8 @@ def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def _given(authorization: str) -> bytes:
+def _token_of(authorization: str) -> bytes:
+    """Return what an Authorization header has for a token, b"" for nothing."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip().encode("latin-1", "replace")
@@ -91,10 +96,3 @@ def _given(authorization: str) -> bytes:
         return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):
         return b""
-
-
-def _host(header: str) -> str:
-    try:
-        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""

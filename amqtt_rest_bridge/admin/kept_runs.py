@@ -1,7 +1,7 @@
-"""The runs that are kept: failures with their messages, bounded in number and bytes. Event loop only.
+"""The runs that are kept with their messages, bounded in number and bytes: failures for the most part. Event loop only.
 
-Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. If all of
-them together are too large, the route with the most bytes loses its oldest run, so no route pushes out others.
+Each route has its last 100 failures, its last 20 successes and its last 20 skipped runs. If all runs together are too
+large, the route with the most bytes loses its oldest run, so no route pushes out the runs of others.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _TRY_BYTES: Final = 200
 
 
 class KeptRun(Struct, frozen=True, array_like=True):
-    """A run with its message; `payload` is None where it is not kept, `evidence` where the message was refused.
+    """A run with its message; `payload` is None if it is not kept, `evidence` is None if the message was refused.
 
     `timestamp` is when the broker received the message. Its `properties` are kept for a retry, and never shown.
     """
@@ -78,10 +78,10 @@ _Part = tuple[str, Outcome]
 
 
 class KeptRuns:
-    """Keep runs.
+    """The kept runs of all routes, by id.
 
     Args:
-        changed: Called with the id of each one that is added, replaced or (None) dropped.
+        changed: Called with the id of each run that is added or replaced, and the run; with None for a dropped one.
         first: The runs of the start, the oldest first.
         most_bytes: The bytes that all runs may take.
     """
@@ -132,7 +132,7 @@ class KeptRuns:
         return run
 
     def retried(self, name: str, run: str) -> None:
-        """Note the newest run that sends the message of a kept one again; see `retry_ended`."""
+        """Note `run`, the newest one that sends the message of a kept run again; `retry_ended` must follow."""
         ended = self._runs.get(run)
         self._note_retry(name, run, Outcome.RETRYING if ended is None else outcome_of(ended.run.kind, ended.run.code))
 
@@ -144,7 +144,18 @@ class KeptRuns:
         if outcome != Outcome.SUCCEEDED:
             self._note_retry(name, None, outcome)
             return []
-        resolved = [run.run for run in self._of_message(name) if run.run.retry_outcome != outcome and run.is_failure]
+        kept = self._runs.get(name)
+        if kept is None:
+            return []
+        # The kept runs of this message: the first one, and those that have sent it again.
+        while (before := self._runs.get(kept.run.retry_of or "")) is not None:
+            kept = before
+        names, alike = {kept.run.id}, [kept]
+        for one in reversed(list(self.newest(kept.run.route))):
+            if one.run.retry_of in names:
+                names.add(one.run.id)
+                alike.append(one)
+        resolved = [one.run for one in alike if one.run.retry_outcome != outcome and one.is_failure]
         for run in resolved:
             self._note_retry(run.id or "", None, outcome)
             self.retry_ended(run.id or "")
@@ -166,20 +177,6 @@ class KeptRuns:
         outcome = before.retry_outcome if before.retry_outcome == Outcome.SUCCEEDED else outcome
         kept = replace(kept, run=replace(before, retried_as=run or before.retried_as, retry_outcome=outcome))
         self._runs[name] = self._part(kept)[name] = kept
-
-    def _of_message(self, name: str) -> list[KeptRun]:
-        """Return the kept runs of one message: the first one, and those that have sent it again."""
-        run = self._runs.get(name)
-        while run is not None and (before := self._runs.get(run.run.retry_of or "")) is not None:
-            run = before
-        if run is None:
-            return []
-        names, found = {run.run.id}, [run]
-        for one in reversed(list(self.newest(run.run.route))):
-            if one.run.retry_of in names:
-                names.add(one.run.id)
-                found.append(one)
-        return found
 
     def get(self, name: str) -> KeptRun | None:
         """Return the run with this id."""

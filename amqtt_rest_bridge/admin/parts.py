@@ -1,13 +1,12 @@
-"""The evidence of a bridge, put together: its records, the file of failures, and the admin port. The loop alone."""
+"""What operators see of a bridge, put together: its recorder, the file of failures, the admin port. Event loop only."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.addresses import in_url
-from amqtt_rest_bridge.admin.figures import GroupNumbers
 from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.engine.client_mode import ClientMode
@@ -18,21 +17,17 @@ from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.ports import bound_socket
 from amqtt_rest_bridge.lot.model import Capture, Route, RunIds
-from amqtt_rest_bridge.lot.route_set import with_bound_ports
-from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.store.failure_file import FailureFile
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.admin.app import AdminPort
+    from amqtt_rest_bridge.admin.figures import RunningBridge
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128  # connections that wait to be accepted
 _STOP_SECONDS: Final = 1.0
-
-Keep = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], object]
-"""Keeps a task running; see `Supervisor.keep`."""
 
 
 class Admin:
@@ -41,18 +36,14 @@ class Admin:
     Args:
         settings: Have `admin_port`, `admin_host`, `failures` and `capture`.
         runs: Makes the ids of calls.
-        bound_ports: Returns the bound port for each SERVER_PORT.
         pids: Process ids by name, to be shown.
 
     Raises:
         ConfigurationError: The file of failures cannot be used, or the port is taken.
     """
 
-    def __init__(
-        self, settings: Settings, runs: RunIds, bound_ports: Callable[[], Mapping[int, int]], pids: Mapping[str, int]
-    ) -> None:
+    def __init__(self, settings: Settings, runs: RunIds, pids: Mapping[str, int]) -> None:
         self._settings = settings
-        self._bound_ports = bound_ports
         self._pids = pids
         self._file = None if settings.failures is None else FailureFile(Path(settings.failures), KeptRun)
         kept = (
@@ -60,7 +51,7 @@ class Admin:
             if self._file is None
             else KeptRuns(self._file.put, sorted(self._file.loaded, key=attrgetter("run.time")))
         )
-        self.records = RunRecorder(runs, Capture(settings.capture), kept, bound_ports)
+        self.records = RunRecorder(runs, Capture(settings.capture), kept)
         """What the engine notes."""
         self._socket = None
         if settings.admin_port is not None:
@@ -71,11 +62,18 @@ class Admin:
                 raise
             self._socket.listen(_BACKLOG)
         self._port: AdminPort | None = None
+        self._routes: Sequence[Route] = ()
 
     @property
     def port(self) -> int | None:
         """Return the bound port, None where the settings have none."""
         return None if self._socket is None else int(self._socket.getsockname()[1])
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why failures cannot be written to their file."""
+        trouble = None if self._file is None else self._file.trouble
+        return [] if trouble is None else [f"failures cannot be written: {trouble}"]
 
     def serve(
         self,
@@ -84,11 +82,7 @@ class Admin:
         client_mode: ClientMode,
         server_mode: ServerMode,
         reporter: StatusReporter,
-        routes: Callable[[], Sequence[Route]],
-        troubles: Callable[[], list[str]],
-        group: Callable[[], GroupNumbers | None],
-        broker: Callable[[], BrokerState],
-        keep: Keep,
+        bridge: "RunningBridge",
     ) -> None:
         """Open the port.
 
@@ -98,11 +92,7 @@ class Admin:
             client_mode: Repeats calls on demand.
             server_mode: Has what it counts of callers.
             reporter: Has the status of routes.
-            routes: Returns the routes in use.
-            troubles: Returns why the bridge is not ready.
-            group: Returns what a worker counts of its group.
-            broker: Returns what the broker's side of the plugin counts.
-            keep: Keeps a task running.
+            bridge: What the routes run on.
         """
         if self._socket is None:
             return
@@ -110,29 +100,26 @@ class Admin:
         from amqtt_rest_bridge.admin.figures import Figures
         from amqtt_rest_bridge.admin.retries import Retries
 
-        file = self._file
-
-        def reasons() -> list[str]:
-            trouble = None if file is None else file.trouble
-            return troubles() + ([] if trouble is None else [f"failures cannot be written: {trouble}"])
-
-        figures = Figures(
-            outcomes, self.records, reporter, server_mode.unmatched, reasons, group, broker, self._pids
-        )  # fmt: skip
-        retries = Retries(self.records, client_mode, host.publisher, outcomes, routes, host.runs)
+        figures = Figures(outcomes, self.records, reporter, server_mode.unmatched, bridge, self._pids)
+        retries = Retries(self.records, client_mode, host.publisher, outcomes, host.runs)
         self._port = AdminPort(
             self._socket, self._settings, self.records, figures, retries, server_mode.wrong_credentials
         )
-        self._port.use_routes(with_bound_ports(routes(), self._bound_ports()))
+        self._port.use_routes(self._routes)
         self._port.start()
-        keep("samples of the figures", self._port.sample)
         log.info("status page and metrics: http://%s:%d", in_url(self._settings.admin_host), self.port)
 
+    async def sample(self) -> None:
+        """Sample the figures for the charts until cancelled; without a port there are none."""
+        if self._port is not None:
+            await self._port.sample()
+
     def use_routes(self, routes: Sequence[Route]) -> None:
-        """Record and show these routes from now on."""
+        """Record and show these routes, with their bound ports, from now on."""
+        self._routes = routes
         self.records.use_routes(routes)
         if self._port is not None:
-            self._port.use_routes(with_bound_ports(routes, self._bound_ports()))
+            self._port.use_routes(routes)
 
     async def stop(self) -> None:
         """Close the port."""

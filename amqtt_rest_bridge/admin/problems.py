@@ -1,10 +1,10 @@
-"""What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. The loop alone.
+"""Problems: messages and requests that failed alike, counted by code, target and status. Event loop only.
 
-They are counted as they fail, so that their numbers are exact even if few of them are kept.
+The recorder counts each as it fails, so that the numbers are exact even if few failures are kept.
 
-A message counts once, from its first failed try; while another try follows, its call is `retrying`. If that succeeds,
-the message no longer counts; if it fails in another way, it counts under that. So at most the open calls and 200 kinds
-are held.
+A message counts once, from its first failed try; while another try follows, its call is `retrying`. If a later try
+succeeds, the message is subtracted; if one fails in another way, the message counts there. So the memory is bounded by
+200 problems and the open calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +32,8 @@ _Kind = tuple[str, str, int | None]
 
 @dataclass(slots=True, eq=False)
 class _Counted:
+    """A problem as it is counted."""
+
     kind: _Kind
     first: float
     last: float
@@ -86,7 +88,7 @@ class Problems:
         self._add(run, 1, run.id)
 
     def try_failed(self, call: int, run: Run) -> None:
-        """Count a message once a try of its call has failed that another one follows; `run` is of that try."""
+        """Count a message whose call has failed a try and follows with another one; `run` is the failed try."""
         before, counted = self.retrying.get(call), self._add(run, 0, None)
         if counted is not before:
             self.no_more_tries(call)
@@ -97,7 +99,7 @@ class Problems:
             self.retrying[call] = counted
 
     def no_more_tries(self, call: int) -> None:
-        """Count the message of a call no longer as one that is tried again; how it has ended is counted before."""
+        """Subtract the message of a call that is tried no more; how the call has ended must be counted before."""
         counted = self.retrying.pop(call, None)
         if counted is not None:
             del counted.retrying[call]
@@ -112,13 +114,13 @@ class Problems:
             counted.sent_at = now
 
     def superseded(self, failure: Run) -> None:
-        """Count a failure no longer: it is kept no more, and a newer run counts for its message."""
+        """Subtract a failure that is kept no more, while a newer run counts for its message."""
         counted = self._of(failure)
         if counted is not None and counted.count > 1:
             counted.count -= 1
 
     def _of(self, failure: Run) -> _Counted | None:
-        """Return what a failure was counted as; None where that has ended before."""
+        """Return the problem that a failure was counted in, None if it has ended since."""
         target = self._targets.get((failure.route or "", failure.event or ""), "")
         counted = self._counted.get((failure.code or "", target, failure.status))
         return counted if counted is not None and failure.time >= counted.first else None
@@ -158,7 +160,7 @@ class Problems:
         return sorted(found, key=lambda one: one.count, reverse=True)
 
     def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:
-        """Count a run, and return what it counts as; None for an event that is gone. `ended` is its id if it has."""
+        """Count a run and return its problem, None for an event that is gone; `ended` is the run's id if it has ended."""
         target = self._targets.get((run.route or "", run.event or ""))
         if target is None or run.code is None:
             return None

@@ -1,4 +1,4 @@
-"""What a caller of the admin port asks for, read from a query string or a body. Pure; any thread."""
+"""What a caller of the admin port asks for, read from a query string or a body. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
 
 class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Failures whose messages are to be sent again: those of these ids, or without `ids` those that match the others.
+    """Failures whose messages are to be sent again: those of these ids, else those of a route, a code or both.
 
     At most `MOST_RUNS`, the oldest first.
     """
@@ -71,7 +71,11 @@ def since_of(text: str, now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """What a page is asked for: all routes by `text` and `sort`; a range of one; filters of runs; what a retry did."""
+    """What a page is asked for.
+
+    The page of all routes has `text` and `sort`, that of a route a `range` and what a retry has `started` and `refused`;
+    both it and the page of runs have filters of runs, and a `fault` if one of them was wrong.
+    """
 
     text: str = ""
     sort: str = "health"
@@ -96,7 +100,7 @@ class PageQuery:
 def page_query_of(
     query: Mapping[str, Sequence[str]], now: float, route: str | None = None
 ) -> tuple[PageQuery, RunQuery]:
-    """Read the parameters of a page, and the runs that it shows, of one route or all; wrong filters are left out."""
+    """Read the parameters of a page, and which runs it shows, of one route or all; wrong filters are left out."""
     given = {name: values[-1].strip() for name, values in query.items()}
     names = ("outcome", "topic", "since") if route is not None else ("route", "code", "outcome", "topic", "since")
     filters = {name: given[name] for name in names if given.get(name)}
@@ -128,6 +132,7 @@ def focus_of(query: Mapping[str, Sequence[str]]) -> Node | None:
 
 
 def _count(text: str | None) -> int | None:
+    """Return a number of retries, None for any other text."""
     return int(text) if text is not None and re.fullmatch("[0-9]{1,4}", text, re.ASCII) else None
 
 

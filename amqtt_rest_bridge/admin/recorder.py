@@ -1,14 +1,15 @@
-"""Records the calls and requests of the bridge: counts them, and keeps the last ones of each route. Event loop only.
+"""The recorder counts calls and requests as they end, and remembers the last ones of each route. Event loop only.
 
-The recorder remembers the last 50 calls and requests of each route, and separately its last 20 failures. Failures are
-also kept with their message, request and response (`KeptRuns`). Recording has to be cheap, so the secrets of remembered
-runs are masked only when a run is read. Runs that are kept with their messages are masked first.
+`engine.outcome` notes them here; pages, the API and followers read them. The last 50 calls and requests of each route
+are remembered, and separately its last 20 failures. Failures are also kept with their message, request and response
+(`KeptRuns`). Recording has to be cheap, so the secrets of remembered runs are masked only when a run is read. Runs that
+are kept with their messages are masked first.
 """
 
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from heapq import nlargest
 from typing import Final
 
@@ -33,7 +34,7 @@ from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.http.exchange import path_of
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, masked_path, masker_of
 from amqtt_rest_bridge.lot.model import Capture, EventName, Message, Publication, Route, RunIds
-from amqtt_rest_bridge.lot.route_set import event_names, with_bound_ports
+from amqtt_rest_bridge.lot.route_set import event_names
 from amqtt_rest_bridge.topics import loggable
 
 _STEPS: Final = (1000, 1250, 1550, 1900, 2350, 2900, 3600, 4500, 5600, 7000, 8500)
@@ -48,9 +49,10 @@ Each bound is at most a quarter above the one before, which limits the error of 
 SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
 _LONGEST_METHOD: Final = 16  # characters; a method that no endpoint takes may be as long as all headers
-_KEEP_SECONDS: Final = 0.2  # between two times that requests are kept, so that a flood costs little
-_MOST_PENDING: Final = 100  # requests that wait to be kept, the last ones ...
-_MOST_PENDING_BYTES: Final = 8 << 20  # ... and their bodies
+_KEEP_SECONDS: Final = 0.2
+"""A request is kept at once, unless another one was within this time: so a flood costs little."""
+_MOST_PENDING: Final = 100  # requests that wait to be kept, the newest ones ...
+_MOST_PENDING_BYTES: Final = 8 << 20  # ... and the bytes of their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
 
 
@@ -116,7 +118,6 @@ class RunRecorder:
         runs: Makes the ids of calls.
         capture: Which runs are kept with message, request and response.
         kept: The store of these runs.
-        bound_ports: Returns the bound port for each SERVER_PORT.
     """
 
     def __init__(
@@ -124,11 +125,9 @@ class RunRecorder:
         runs: RunIds,
         capture: Capture = Capture.FAILURES,
         kept: KeptRuns | None = None,
-        bound_ports: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._ids = runs
         self._capture = capture
-        self._bound_ports = bound_ports
         self.kept = KeptRuns() if kept is None else kept
         """Runs with their messages."""
         self.problems = Problems()
@@ -145,13 +144,13 @@ class RunRecorder:
         self._has_timer = False
 
     def use_routes(self, routes: Sequence[Route]) -> None:
-        """Record the events of these routes from now on, and no others; kept runs of others stay."""
+        """Record the events of these routes, with their bound ports, and no others; kept runs of others stay."""
         self._counts = {name: self._counts.get(name) or EventCounts({}, Durations()) for name in event_names(routes)}
         names = [route.name for route in routes]
         self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
         self._failures = {name: self._failures.get(name, deque(maxlen=SHOWN_FAILURES)) for name in names}
         self._secrets = frozenset[str]().union(*(route.secrets for route in routes))
-        self.problems.use(with_bound_ports(routes, self._bound_ports()))
+        self.problems.use(routes)
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -234,8 +233,19 @@ class RunRecorder:
             self._note_retry(run.retry_of, run.outcome, run.time)
             return
         is_kept = self._capture is Capture.ALL if refusal is None else refusal.code in NOT_SERVED_CODES
-        if is_kept and self._capture is not Capture.NONE:
-            self._keep_soon(noted, run)
+        if not is_kept or self._capture is Capture.NONE:
+            return
+        if not self._has_timer:
+            self._has_timer = True
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
+            self._keep_request(noted, run)
+            return
+        self._pending.append((noted, run))
+        self._pending_bytes += _body_bytes(run)
+        while len(self._pending) > _MOST_PENDING or (
+            self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1
+        ):
+            self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
     def _note_retry(self, name: str | None, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. A success takes the message out of its problem."""
@@ -261,21 +271,8 @@ class RunRecorder:
         if self.followers.are_any:
             self.followers.note(noted)
 
-    def _keep_soon(self, noted: NotedRun, run: RequestRun) -> None:
-        """Keep a request at once, or with the timer if one was kept within the last 0.2 s."""
-        if not self._has_timer:
-            self._has_timer = True
-            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
-            self._keep_request(noted, run)
-            return
-        self._pending.append((noted, run))
-        self._pending_bytes += _body_bytes(run)
-        while len(self._pending) > _MOST_PENDING or (
-            self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1
-        ):
-            self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
-
     def _on_timer(self) -> None:
+        """Keep the requests that came since the last one was kept; the timer runs on until there is none."""
         self._has_timer = bool(self._pending)
         if self._has_timer:
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)

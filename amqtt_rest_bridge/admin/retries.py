@@ -1,4 +1,4 @@
-"""Sends the messages of kept failures again, each through its event only. The loop alone.
+"""Retries: the messages of kept failures are sent again, each through its event only. Event loop only.
 
 A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue and
 keeps to its RATE_LIMIT. The retry of a request publishes what the request has published, or would have. A failure has
@@ -11,7 +11,7 @@ cuts off can be repeated after the next start; its message may then be sent twic
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,8 +35,8 @@ _NOT_PUBLISHED: Final[Refusal] = refuse(
 )
 
 
+# Why a failure is not retried: its message is not kept, its event is gone, or another retry of it runs.
 NOT_KEPT: Final = "not_kept"
-"""Why a failure is not retried: its message is not kept. The others: its event is gone, or another retry runs."""
 ROUTE_GONE: Final = "route_gone"
 RETRY_RUNS: Final = "retry_runs"
 
@@ -65,12 +65,13 @@ class _RefusedError(BridgeError):
 class _Retry(OwnDelivery):
     """The delivery of a message that is sent again: its last release ends the retry."""
 
-    ended: Callable[[], None]
+    retries: "Retries"
+    name: str  # of the failure
 
     def release(self) -> None:
         OwnDelivery.release(self)
         if not self.holds:
-            self.ended()
+            self.retries.end(self.name)
 
 
 class Retries:
@@ -78,10 +79,9 @@ class Retries:
 
     Args:
         recorder: Keeps the failures.
-        client_mode: Runs the messages of failed calls.
-        publisher: Publishes the messages of failed requests.
-        outcomes: Notes the outcomes of these.
-        routes: Returns the present routes.
+        client_mode: Calls the messages of failed calls again.
+        publisher: Publishes the messages of failed requests again.
+        outcomes: Notes how the retries of requests end.
         runs: Makes the ids of calls.
     """
 
@@ -91,15 +91,15 @@ class Retries:
         client_mode: ClientMode,
         publisher: Publishes,
         outcomes: Outcomes,
-        routes: Callable[[], Iterable[Route]],
         runs: RunIds,
     ) -> None:
         self._recorder = recorder
         self._client_mode = client_mode
         self._publisher = publisher
         self._outcomes = outcomes
-        self._routes = routes
         self._ids = runs
+        self.routes: Iterable[Route] = ()
+        """The present routes; replaced, never changed."""
         self._under_way: set[str] = set()  # ids of failures
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -139,17 +139,19 @@ class Retries:
             raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
         run = kept.run
         self._under_way.add(name)
-        retry = self._retry_request if is_request(run.kind, run.status) else self._retry_call
-        if (started := retry(name, kept)) is None:
+        is_call = not is_request(run.kind, run.status)
+        started = self._call_again(name, kept) if is_call else self._request_again(name, kept)
+        if started is None:
             self._under_way.discard(name)
             raise _RefusedError(ROUTE_GONE, f"route {run.route} has no event {run.event} any more")
         self._recorder.kept.retried(name, started)
         return started
 
-    def _retry_call(self, name: str, kept: KeptRun) -> str | None:
+    def _call_again(self, name: str, kept: KeptRun) -> str | None:
+        """Run the message of a call again and return the id of the new run, None if its event is gone."""
         event = kept.run.route or "", kept.run.event or ""
         message = Message(kept.topic, kept.payload or b"", kept.timestamp, kept.properties, time.time())
-        retry = _Retry(lambda: self._ended(name))
+        retry = _Retry(self, name)
         retry.hold()
         try:
             run = self._client_mode.run_event(event, message, retry, name)
@@ -157,8 +159,8 @@ class Retries:
             asyncio.get_running_loop().call_soon(retry.release)  # after `retried` was noted
         return None if run is None else self._ids.of(run, *event)
 
-    def _retry_request(self, name: str, kept: KeptRun) -> str | None:
-        """Publish the message of a request again.
+    def _request_again(self, name: str, kept: KeptRun) -> str | None:
+        """Publish the message of a request again and return the id of the new run, None if its event is gone.
 
         No caller waits for a reply any more: the run has succeeded once the broker has the message. It counts
         like a request that was answered with RESPONSE_STATUS.
@@ -166,7 +168,7 @@ class Retries:
         names = kept.run.route, kept.run.event
         found = (
             (route, event)
-            for route in self._routes()
+            for route in self.routes
             for event in route.server_events
             if (route.name, event.name) == names and event.destination_topic is not None
         )
@@ -191,8 +193,9 @@ class Retries:
             time.time(), outcome, 0, route, event, request, answer, refusal, None, publication, 0.0, name,
             f"the message of {name} again",
         ))  # fmt: skip
-        self._ended(name)
+        self.end(name)
 
-    def _ended(self, name: str) -> None:
+    def end(self, name: str) -> None:
+        """Note that the retry of a failure has ended."""
         self._under_way.discard(name)
         self._recorder.kept.retry_ended(name)

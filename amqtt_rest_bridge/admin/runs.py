@@ -40,7 +40,8 @@ class Run(Struct, frozen=True, gc=False):
     (its WHEN was false), "refused" (a message that its route had no room for), "request" (of server mode, matched or
     not) or "message" (matched no route). `id` is that of the call, the same for all its tries, or the X-Request-ID of a
     request. `time` is Unix time. `ms` are the milliseconds that the requests of a call took, or a request of server
-    mode until its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
+    mode until its answer; `waited_ms` is the rest of the time since the broker received the message. Without a `code`
+    all went well.
 
     `attempts` are the last tries of a call that has had more than one. `retry_of` is the run whose message this one
     sends again, `retried_as` the newest one that sends the message of this one again. `retry_outcome` is how that one
@@ -108,9 +109,9 @@ class Problem(Struct, frozen=True):
     """Messages and requests that went wrong alike; `message` and `hint` are those of the last one.
 
     `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
-    at most `MOST_NAMED`; times are Unix time. Of `count` messages `retrying` have not ended: a try of each has failed,
-    and another one follows. `sent_again` failed and were sent again with success: once that are all, `state` is
-    "resolved", before it "open". `run` is the newest one that has ended; where none has, of those that have not.
+    at most `MOST_NAMED`; times are Unix time. Of `count` messages, `retrying` have not ended: a try of each has failed,
+    and another one follows; `sent_again` failed and were sent again with success. `state` is "open", or "resolved" once
+    all were sent again. `run` is the newest run that has ended, or without one the newest that has not.
     """
 
     code: str
@@ -146,12 +147,12 @@ def outcome_of(kind: str, code: str | None) -> Outcome:
 
 
 def is_request(kind: str, status: object) -> bool:
-    """Return whether a run is that of a request; of what WHEN left out, only a request has a status."""
+    """Return whether a run is that of a request; of the skipped ones, only a request has a status."""
     return kind == "request" or (kind == "skipped" and status is not None)
 
 
 def tries_of(run: Run) -> Sequence[Try]:
-    """Return the last tries of a run; of a call that has had one, and of a request, what the run says of it."""
+    """Return the last tries of a run; of a request, and of a call with one try, the run is that try."""
     if run.attempts or run.kind not in ("call", "request") or run.ms is None or run.tries == 0:
         return run.attempts
     return [Try(run.time, run.status, run.code, run.ms)]

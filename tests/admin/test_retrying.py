@@ -41,7 +41,8 @@ class Rig:
         outcomes = Outcomes(host)
         outcomes.use_routes([HOOKS])
         mode = cast(ClientMode, self)
-        self._retries = Retries(self.records, mode, cast(Any, self), outcomes, lambda: [HOOKS], runs)
+        self._retries = Retries(self.records, mode, cast(Any, self), outcomes, runs)
+        self._retries.routes = [HOOKS]
 
     def run_event(self, _: EventName, message: Message, delivery: Any, __: str) -> int:
         self.called.append(message.topic)

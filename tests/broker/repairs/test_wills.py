@@ -261,7 +261,7 @@ def test_a_request_that_fills_in_a_topic_of_the_private_endpoint_changes_nothing
         client.publish("in", b"as before")
         assert client.message() == ("out", b"as before")
         assert host.plugin.endpoint.ready.is_set()
-        assert host.program._broker.dropped == 0
+        assert host.program.broker_state.dropped == 0
 
 
 def test_a_will_that_waits_for_a_slow_acl_is_sent_on_its_own_topic_although_a_later_connection_has_another(
