@@ -160,7 +160,7 @@ class Problems:
         return sorted(found, key=lambda one: one.count, reverse=True)
 
     def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:
-        """Count a run and return its problem, None for an event that is gone; `ended` is the run's id if it has ended."""
+        """Count a run and return its problem, None if its event is gone; `ended` is the run's id if it has ended."""
         target = self._targets.get((run.route or "", run.event or ""))
         if target is None or run.code is None:
             return None

@@ -73,8 +73,8 @@ def since_of(text: str, now: float) -> float:
 class PageQuery:
     """What a page is asked for.
 
-    The page of all routes has `text` and `sort`, that of a route a `range` and what a retry has `started` and `refused`;
-    both it and the page of runs have filters of runs, and a `fault` if one of them was wrong.
+    The page of all routes has `text` and `sort`, that of a route a `range` and how many retries were `started` and
+    `refused`. Both the page of a route and that of runs have filters of runs, and a `fault` if one of them was wrong.
     """
 
     text: str = ""
