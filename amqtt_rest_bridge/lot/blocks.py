@@ -59,10 +59,31 @@ _UNUSED_BY_READ_EVENTS = (
 def read_config(settings: BlockSettings) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
-    _check_address(settings, needed=client and settings.has("ENABLE_CLIENT"))
+    if "BASE_ADDRESS" not in settings and client and settings.has("ENABLE_CLIENT"):
+        message, hint = (
+            "BASE_ADDRESS is missing: ENABLE_CLIENT is true",
+            'as in WITH BASE_ADDRESS "https://api.example.com"',
+        )
+        settings.report.error(FaultCode.MISSING, settings.block.offset, message, hint)
+    address: str | None = settings.values.get("BASE_ADDRESS")
+    if address is not None:
+        try:
+            use_ssl = bool(settings.values.get("USE_SSL", False))
+            address = settings.values["BASE_ADDRESS"] = forms.read_address(address.strip(), use_ssl=use_ssl)
+            warn_of_dot_segments("BASE_ADDRESS", address, settings.offset("BASE_ADDRESS"), settings.report)
+        except FormError as refused:
+            _refuse_url(settings, "BASE_ADDRESS", refused)
     settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
     _check_credentials(settings, client=client, server=server)
-    _check_oauth2(settings)
+    token_url: str | None = settings.values.get("OAUTH2_TOKEN_URL")
+    if token_url is not None:
+        try:
+            forms.check_url(token_url)
+            if _is_cleartext(token_url):
+                message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
+                settings.warning(FaultCode.INSECURE, "OAUTH2_TOKEN_URL", message, "write https://")
+        except FormError as refused:
+            _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
     if settings.values.get("IGNORE_CERT_ERRORS"):
         message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
         settings.warning(
@@ -90,28 +111,14 @@ def _is_on(settings: BlockSettings, name: str) -> bool:
     return setting is None or setting.pieces[0].text.strip("'\"").lower() not in ("no", "off", "0", "")
 
 
-def _check_address(settings: BlockSettings, *, needed: bool) -> None:
-    name = "BASE_ADDRESS"
-    if name not in settings and needed:
-        hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
-        settings.report.error(
-            FaultCode.MISSING, settings.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint
-        )
-    elif name in settings.values:
-        try:
-            use_ssl = bool(settings.values.get("USE_SSL", False))
-            address = settings.values[name] = forms.read_address(settings.values[name].strip(), use_ssl=use_ssl)
-            warn_of_dot_segments(name, address, settings.offset(name), settings.report)
-        except FormError as refused:
-            _refuse_url(settings, name, refused)
-
-
 def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
+    """Report a URL in a wrong form, without the credentials in it."""
     shown = _USER_INFO.sub("***@", settings.texts[name].shown)
     settings.invalid(name, f'"{shown}" {refused.message}', refused.hint)
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
+    """Report names and passwords that cannot be sent, that are empty, or that callers are not asked for."""
     for name in (name for pair in _LOGINS for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
             settings.invalid(name, "holds a control character, which a header cannot carry")
@@ -133,20 +140,6 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
             settings.invalid(name, f"is empty: {label} holds nothing", "put a value into it")
         elif name in asked:
             settings.invalid(name, "is empty", "it would admit callers without a password")
-
-
-def _check_oauth2(settings: BlockSettings) -> None:
-    url: str | None = settings.values.get("OAUTH2_TOKEN_URL")
-    if url is None:
-        return
-    try:
-        forms.check_url(url)
-    except FormError as refused:
-        _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
-        return
-    if _is_cleartext(url):
-        message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
-        settings.warning(FaultCode.INSECURE, "OAUTH2_TOKEN_URL", message, "write https://")
 
 
 def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) -> None:
@@ -204,6 +197,7 @@ def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> Cl
 
 
 def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | None:
+    """Check and build an event that sends requests."""
     values = settings.values
     settings.warn_of_unused(Mode.CLIENT)
     if "EVERY" in values and "SOURCE_TOPIC" not in settings:
@@ -220,7 +214,11 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     texts = _read_texts(settings, config, mode)
     body = texts["BODY"]
     _warn_of_unknown_type(settings, headers, body)
-    _warn_of_payload_without_body(settings)
+    payload, method = settings.texts.get("PAYLOAD"), values.get("METHOD")
+    is_empty = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
+    if is_empty and payload is not None and "{response." not in payload.text:
+        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
+        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
     settings.check_rules([Mode.CLIENT])
     if body is not None and values.get("METHOD") == Method.GET:
         message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
@@ -299,15 +297,6 @@ def _check_batch(settings: BlockSettings) -> None:
         settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
 
 
-def _warn_of_payload_without_body(settings: BlockSettings) -> None:
-    """Warn of a request without BODY whose event has a PAYLOAD that was probably meant to be sent."""
-    payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
-    sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
-    if payload is not None and sends and "{response." not in payload.text:
-        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
-        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
-
-
 def _warn_of_unknown_type(
     settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
 ) -> None:
@@ -326,6 +315,7 @@ def _warn_of_unknown_type(
 
 
 def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, PlaceholderText], ...]:
+    """Check the lines below WITH HEADERS; return those that can be sent."""
     report, written = settings.report, settings.block.settings.get("HEADERS")
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
@@ -363,6 +353,7 @@ def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText 
 
 
 def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
+    """Check and build an event that callers request: it publishes, or answers with what its SOURCE_TOPIC brings."""
     values = settings.values
     if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
@@ -373,9 +364,17 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     settings.warn_of_unused(Mode.SERVER)
     needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}
     if reads:
-        _check_read_event(settings)
+        for name in filter(values.__contains__, _UNUSED_BY_READ_EVENTS):
+            message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
+            settings.warning(FaultCode.NO_EFFECT, name, message)
+        topic = settings.texts.get("SOURCE_TOPIC")
+        if topic is not None and "{" not in topic.text:
+            warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
     else:
-        needed["DESTINATION_TOPIC"] = _why_it_publishes(settings, config)
+        why = "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
+        if "SOURCE_TOPIC" not in settings:
+            why = "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true"
+        needed["DESTINATION_TOPIC"] = why if config.enable_client or "SOURCE_TOPIC" in settings else None
     complete = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
         settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")
@@ -408,16 +407,6 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     return settings.build(ServerEvent, **read)
 
 
-def _check_read_event(settings: BlockSettings) -> None:
-    """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
-    for name in filter(settings.values.__contains__, _UNUSED_BY_READ_EVENTS):
-        message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
-        settings.warning(FaultCode.NO_EFFECT, name, message)
-    topic = settings.texts.get("SOURCE_TOPIC")
-    if topic is not None and "{" not in topic.text:
-        warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
-
-
 def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None) -> PlaceholderText | None:
     """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
     name = "SOURCE_TOPIC"
@@ -438,13 +427,6 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
     template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)
     _check_segments(settings, name, template, segments)
     return template
-
-
-def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | None:
-    """Return why an event needs a DESTINATION_TOPIC, None where that is plain."""
-    if "SOURCE_TOPIC" in settings:
-        return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
-    return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
 
 
 def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:

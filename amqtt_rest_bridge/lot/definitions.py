@@ -1,12 +1,16 @@
 """Puts the statements of a route into its blocks: each setting in its block, at most once, by a name that exists. Pure.
 
-Values stay as written. A mistake is reported once, and what follows is read as it was meant: `_BlockReader` notes which
-later text the mistake explains, so that it does not become many faults.
+`parsed_texts` calls `read_blocks` with the statements of one route, as `grammar` has parsed them; `evaluation` reads
+the blocks. Values stay as written.
+
+A mistake is reported once, and what follows is read as it was meant. So the reader keeps, beside the open block, where
+it is in it (`_Section`), and whether the next text or setting has the same cause as a fault that has been reported.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import islice, takewhile
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
@@ -86,13 +90,26 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
             report.error(FaultCode.NOT_CLOSED, piece.open_at, "this string is not closed on its line", hint)
 
 
+class _Section(Enum):
+    """What the next statement belongs to."""
+
+    SETTINGS = auto()
+    """The settings of the open block; before the first block, nothing."""
+    HEADERS = auto()
+    """The lines below WITH HEADERS: ADD adds a header."""
+    SKIPPED = auto()
+    """A block that is not read, since it is unknown, or a second one of its kind."""
+
+
 class _BlockReader:
     """Reads the nodes of one definition in order.
 
-    `block` is the open block, None before the first one. `last` is the statement before, None after other text.
-    `skipping`: the open block is unknown, or a second one of its kind. `in_headers`: ADD adds headers.
-    `is_rest_reported`: the next text that is not a statement belongs to a fault that has been reported.
-    `is_missing_block_reported`: the setting before belongs in a block that is missing, and that has been reported.
+    `block` is the last block that could be read, None before the first one. `last` is the statement before, None after
+    other text.
+
+    Two notes keep a mistake from being reported twice. `is_rest_reported`: the next text that is not a statement
+    belongs to a fault that has been reported. `is_missing_block_reported`: the setting before belongs in a block that
+    is missing, and the next one may belong there too.
     """
 
     def __init__(self, definition: Definition, report: Report) -> None:
@@ -101,7 +118,7 @@ class _BlockReader:
         self.block: Block | None = None
         self.last: StatementNode | None = None
         self.events: dict[str, Block] = {}  # by name
-        self.skipping = self.in_headers = False
+        self.section = _Section.SETTINGS
         self.is_rest_reported = self.is_missing_block_reported = False
 
     def read(self, node: Node, following: Iterator[Node]) -> None:
@@ -110,7 +127,7 @@ class _BlockReader:
             self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
             self.is_rest_reported = False
         elif isinstance(node, Junk):
-            if self.skipping:
+            if self.section is _Section.SKIPPED:
                 report_open_strings(node.open_strings, self.report)
             else:
                 self._read_junk(node)
@@ -120,11 +137,12 @@ class _BlockReader:
             self.is_rest_reported = False
             self.last = node
             if node.level is not Level.HEADER:
-                self.in_headers = False
+                if self.section is _Section.HEADERS:
+                    self.section = _Section.SETTINGS
                 self._open_block(node) if node.level is Level.BLOCK else self._read_setting(node)
-            elif self.in_headers:
+            elif self.section is _Section.HEADERS:
                 self._read_header(node)
-            elif not self.skipping or closest(node.name.text, BLOCK_NAMES):
+            elif self.section is not _Section.SKIPPED or closest(node.name.text, BLOCK_NAMES):
                 self._read_unknown_block(node, following)
 
     def _refuse(
@@ -150,7 +168,7 @@ class _BlockReader:
 
     def _open_event(self, node: StatementNode) -> None:
         block = self.block = Block(BlockKind.EVENT, node.offset)
-        self.skipping = False
+        self.section = _Section.SETTINGS
         self.definition.blocks.append(block)
         if not node.pieces:
             self.report.error(FaultCode.MISSING, node.offset, "this event has no name", "write ADD EVENT MyEvent")
@@ -180,7 +198,7 @@ class _BlockReader:
         elif first is not None:
             hint = hints.hint_at(node.pieces, "only events have names")
             self.report.error(FaultCode.UNEXPECTED_TEXT, first.offset, f"ADD {name} takes no name", hint)
-        self.skipping = True
+        self.section = _Section.SKIPPED
         if name == IGNORED_BLOCK:
             self.report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
             return
@@ -188,7 +206,7 @@ class _BlockReader:
         if twin is not None:
             self._report_twin(twin, node.offset, f"this route has two {name} blocks")
             return
-        self.skipping = False
+        self.section = _Section.SETTINGS
         self.block = Block(BlockKind(name), node.offset, broken=broken)
         self.definition.blocks.append(self.block)
 
@@ -200,11 +218,11 @@ class _BlockReader:
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
-            self.in_headers = self.is_rest_reported = True
+            self.section, self.is_rest_reported = _Section.HEADERS, True
         elif block is not None and any(plain in rows for rows in PARAMETERS.values()):
             message = f"{name} is a setting, which begins with WITH"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
-            self.skipping = False
+            self.section = _Section.SETTINGS
             self._read_setting(node)
         elif (known := name.rstrip(":{").upper()) in BLOCK_NAMES:
             message, hint = f"unknown block {name}", f"write ADD {known}"
@@ -222,7 +240,7 @@ class _BlockReader:
                 hint = question(home)
                 self.definition.broken.add(home)
             self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
-            self.skipping = True
+            self.section = _Section.SKIPPED
 
     # Settings.
 
@@ -234,16 +252,23 @@ class _BlockReader:
             self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
             self._open_block(StatementNode(Level.BLOCK, Piece(plain, written.offset), written.pieces, written.offset))
             return
-        if self.skipping:
+        if self.section is _Section.SKIPPED:
             return
         if block is None:
-            self._report_outside(written)
+            home = next((kind for kind in BlockKind if plain in PARAMETERS[kind]), None)
+            if not self.is_missing_block_reported:
+                missing = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
+                hint = f"write {missing.get(home, f'ADD {home}')} before it"
+                message = f"{written.name.text} is outside of a block"
+                self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
+            self.is_missing_block_reported = True
+            self.definition.broken.add(str(home))
             return
         node = self._without_mark(written, "WITH")
         if node is None:
             return
         name = node.name
-        self.in_headers = name.text.upper() == HEADERS
+        self.section = _Section.HEADERS if name.text.upper() == HEADERS else _Section.SETTINGS
         parameter = PARAMETERS[block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
             self._report_unknown(node, block)
@@ -261,6 +286,7 @@ class _BlockReader:
                 self._report_text_behind_headers(node)
 
     def _report_text_behind_headers(self, node: StatementNode) -> None:
+        """Report what follows WITH HEADERS: in the next line it is a header without ADD."""
         first = node.pieces[0]
         self.is_rest_reported = first.text[:1] in "{["
         if not self.report.line_before(first.offset).strip():
@@ -317,16 +343,6 @@ class _BlockReader:
             message = f"the value of {node.name.text} ends with a comma"
             self.report.warning(FaultCode.OTHER_SYNTAX, last.offset + len(last.text) - 1, message, hint)
 
-    def _report_outside(self, node: StatementNode) -> None:
-        """Report the first setting before any block; those that follow have the same cause."""
-        home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
-        if not self.is_missing_block_reported:
-            block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
-            hint = f"write {block.get(home, f'ADD {home}')} before it"
-            self.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
-        self.is_missing_block_reported = True
-        self.definition.broken.add(str(home))
-
     def _report_unknown(self, node: StatementNode, block: Block) -> None:
         """Report a setting that the block does not have, with what was probably meant."""
         name, kind = node.name, block.kind
@@ -362,7 +378,7 @@ class _BlockReader:
 
     def _read_header(self, written: StatementNode) -> None:
         self.last = node = self._without_mark(written, "ADD")
-        if self.skipping or self.block is None or node is None:
+        if self.block is None or node is None:
             return
         name = node.name.text
         if not node.pieces:
@@ -389,7 +405,7 @@ class _BlockReader:
 
     def _read_junk(self, junk: Junk) -> None:
         """Read the lines that only lack their keyword. Report the text before the first of them as one fault."""
-        end, offset = None, junk.offset
+        end, offset = None, junk.offset  # of the text that is reported: its end in `junk`, 0 for none
         for number, line in enumerate(junk.text.split("\n")):
             start = offset + len(line) - len(line.lstrip())
             if number == 0 and self.is_rest_reported:
@@ -418,8 +434,9 @@ class _BlockReader:
             shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
             message = f"WITH is missing before {name}"
             self._refuse(FaultCode.MISSING_KEYWORD, name, offset, message, f"write WITH {shown}")
-            self.in_headers = name == HEADERS
-        elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
+            if self.section is not _Section.SKIPPED:
+                self.section = _Section.HEADERS if name == HEADERS else _Section.SETTINGS
+        elif self.section is _Section.HEADERS and begins_line and (header := _HEADER_LINE.match(text)):
             self._report_missing_add(offset, header["name"])
         else:
             return False
@@ -441,9 +458,9 @@ class _BlockReader:
             return  # the comment that it continues is reported
         self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.last))
         found = _STATEMENT.match(junk.text)
-        if found is not None and found[1].upper() == "ADD" and not self.in_headers:
+        if found is not None and found[1].upper() == "ADD" and self.section is not _Section.HEADERS:
             self.definition.broken.add(found[2].upper())
-            self.skipping = True
+            self.section = _Section.SKIPPED
         elif found is not None and self.block is not None:
             self.block.broken.add(found[2].upper())
         elif self.report.line_before(junk.offset).strip():
@@ -454,7 +471,7 @@ class _BlockReader:
         if self.block is None or not isinstance(self.last, StatementNode):
             return
         name = self.last.name.text.upper()
-        if self.in_headers and self.block.headers and self.block.headers[-1] is self.last:
+        if self.section is _Section.HEADERS and self.block.headers and self.block.headers[-1] is self.last:
             self.block.headers.pop()
             self.block.broken.add(HEADERS)
         elif self.block.settings.pop(name, None) is not None:

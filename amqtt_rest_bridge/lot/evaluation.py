@@ -1,6 +1,7 @@
 """The values of settings: parts joined by +, GET, `{env.X}` and `{secret.X}` read, and the text converted.
 
-Blocks for the file of a secret.
+`loader` makes a `BlockSettings` of each block that `definitions` has read; `blocks` makes the model of it. Blocks for
+the file of a secret.
 """
 
 import re
@@ -256,6 +257,7 @@ class BlockSettings:
                 self.headers.append((header, value))
 
     def _read(self, parameter: Parameter, value: Value | None) -> None:
+        """Convert the value of a setting; one that is None could not be read, which has been reported."""
         if value is None:
             self.failed.add(parameter.name)
             return
@@ -265,7 +267,13 @@ class BlockSettings:
         is_secret, has_placeholders = parameter.secret or parameter.name in USER_NAMES, bool(parameter.placeholders)
         _report_unread(parameter.name, value, self.report, is_secret=is_secret, has_placeholders=has_placeholders)
         try:
-            _refuse_placeholders(parameter, value)
+            # Nothing would fill a placeholder of a message there. A password may hold such a text.
+            is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
+            names = () if has_placeholders or is_password else parse(value.parts, Place.TEXT, Mode.CLIENT).names
+            if names:
+                hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
+                message = f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled"
+                raise FormError(message, hint)  # noqa: TRY301  # reported as others, below
             self.values[parameter.name] = forms.convert(parameter, value.text, value.shown)
             self.texts[parameter.name] = value
             if parameter.name in forms.ADDRESSES:
@@ -404,11 +412,3 @@ def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, 
     message = f"{name} is the text that is written here: nothing is read of the environment"
     severity = Severity.ERROR if is_error else Severity.WARNING
     report.note(severity, FaultCode.OTHER_SYNTAX, value.offset, message, hint)
-
-
-def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
-    """Refuse placeholders of messages where nothing fills them, but in a password."""
-    is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
-    if not (parameter.placeholders or is_password) and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
-        hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
-        raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)

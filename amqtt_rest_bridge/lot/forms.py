@@ -4,6 +4,7 @@ Text in, value out; pure, but for a check whether a file exists. `convert` and f
 `FormError` for a text in another form.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -84,7 +85,12 @@ def _check_authority(authority: str) -> None:
     found = _AUTHORITY.fullmatch(authority)
     if "@" in authority:
         raise FormError("holds credentials", "set USERNAME and PASSWORD instead")
-    if found is None or not _is_host(found["host"]):
+    is_host = found is not None and HOST_NAME.fullmatch(found["host"]) is not None
+    if found is not None and found["host"].startswith("["):
+        with contextlib.suppress(ValueError):
+            ipaddress.IPv6Address(found["host"][1:-1])
+            is_host = True
+    if found is None or not is_host:
         hint = "as in http://127.0.0.1:8000, https://api.example.com/v1 or http://[::1]:8000"
         if authority in ("http:", "https:"):
             hint = "write // behind http: or https:, and quotes around the address: outside of them // begins a comment"
@@ -93,16 +99,6 @@ def _check_authority(authority: str) -> None:
         raise FormError("has no valid host" if authority else "names no host", hint)
     if found["port"] is not None and not 0 < int(found["port"]) <= 65535:
         raise FormError(f"has the port {found['port']}; allowed are 1 to 65535", None)
-
-
-def _is_host(host: str) -> bool:
-    if not host.startswith("["):
-        return HOST_NAME.fullmatch(host) is not None
-    try:
-        ipaddress.IPv6Address(host[1:-1])
-    except ValueError:
-        return False
-    return True
 
 
 def check_client_endpoint(text: str) -> None:
@@ -129,20 +125,17 @@ def read_server_endpoint(text: str) -> tuple[str, ...]:
     for segment in text.split("/"):
         if segment in (".", ".."):
             raise FormError(f"has the segment {segment}", "clients resolve it before they send")
-        if "{" in segment or "}" in segment:
-            names.append(_segment_name(segment, names))
+        if "{" not in segment and "}" not in segment:
+            continue
+        found = _SEGMENT_NAME.fullmatch(segment)
+        if found is None:
+            inside = re.fullmatch(r"\$?\{+\s*(?:path\.)?([A-Za-z_][A-Za-z0-9_]*)\s*\}+", segment)
+            hint = f"write {{{inside[1]}}}" if inside else "{name} fills its segment alone: letters, digits and _"
+            raise FormError(f"has the segment {segment}", hint)
+        if found[1] in names:
+            raise FormError(f"has two segments {segment}", "give them different names")
+        names.append(found[1])
     return tuple(names)
-
-
-def _segment_name(segment: str, names: list[str]) -> str:
-    found = _SEGMENT_NAME.fullmatch(segment)
-    if found is None:
-        inside = re.fullmatch(r"\$?\{+\s*(?:path\.)?([A-Za-z_][A-Za-z0-9_]*)\s*\}+", segment)
-        hint = f"write {{{inside[1]}}}" if inside else "{name} fills its segment alone: letters, digits and _"
-        raise FormError(f"has the segment {segment}", hint)
-    if found[1] in names:
-        raise FormError(f"has two segments {segment}", "give them different names")
-    return found[1]
 
 
 def endpoint_shape(endpoint: str) -> str:
@@ -155,19 +148,20 @@ def read_origins(text: str) -> tuple[str, ...]:
     origins = [item.strip() for item in text.split(",") if item.strip()]
     if not origins:
         raise FormError("names no origin", "write * for all")
-    return tuple(dict.fromkeys(_read_origin(origin) for origin in origins))
-
-
-def _read_origin(origin: str) -> str:
-    if origin in ("*", "null"):
-        return origin
-    found = _SCHEME.match(origin)
-    authority = origin[found.end() :] if found else ""
-    if found is None or _AUTHORITY.fullmatch(authority) is None:
-        hint = f"write {origin.rstrip('/')}" if origin.endswith("/") else "scheme://host or scheme://host:port, no path"
-        raise FormError(f"holds {origin!r}, which is not an origin", hint)
-    scheme = found[1].lower()
-    return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"
+    sent: dict[str, None] = {}
+    for origin in origins:
+        if origin in ("*", "null"):
+            sent[origin] = None
+            continue
+        found = _SCHEME.match(origin)
+        authority = origin[found.end() :] if found else ""
+        if found is None or _AUTHORITY.fullmatch(authority) is None:
+            hint = "scheme://host or scheme://host:port, no path"
+            hint = f"write {origin.rstrip('/')}" if origin.endswith("/") else hint
+            raise FormError(f"holds {origin!r}, which is not an origin", hint)
+        scheme = found[1].lower()
+        sent[f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}"] = None
+    return tuple(sent)
 
 
 _FOREIGN_LEVEL = re.compile(

@@ -1,4 +1,14 @@
-"""Hints for faults: what an unknown setting, unreadable text or a wrong placeholder was meant to be. Pure."""
+"""Hints for faults: what was meant by a text that cannot be used as it is written. Pure.
+
+| what is wrong | explained by | for |
+|---|---|---|
+| a setting that no block has | `explain_unknown_setting` | `definitions` |
+| a text that continues a value, without quotes or GET | `explain_unreadable_value` | `definitions` |
+| any other text that is not a statement | `explain_junk` | `definitions` |
+| what looks like a placeholder | `explain_suspect` | `texts`, `condition_reader` |
+
+Each returns a message and a hint, or None for what may be meant as it is.
+"""
 
 import re
 from typing import Final
@@ -118,11 +128,6 @@ def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | No
         return f"unexpected text: {shown}", "a definition begins at the start of a line"
     if verb := closest(text.split()[0], ["WITH", "ADD"]):
         return f"unexpected text: {shown}", question(verb)
-    return _explain_after(shown, before)
-
-
-def _explain_after(shown: str, before: StatementNode | None) -> tuple[str, str | None]:
-    """Return message and hint for a text, by the statement before it."""
     by_character = _FIRST_CHARACTERS.get(shown[0])
     if before is None or not before.pieces:
         hint = by_character or "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>"
@@ -154,31 +159,28 @@ _Mistake = tuple[FaultCode, int, str, str]  # code, place, message and hint
 
 
 def explain_unreadable_value(junk: Junk, before: StatementNode | None) -> _Mistake | None:
-    """Explain a text that continues a value without quotes or GET; return None for any other text."""
+    """Explain a text that continues the value of the statement before it, without quotes or GET."""
     piece = before.pieces[-1] if before is not None and before.pieces else None
     if before is None or piece is None or piece.source:
         return None
-    return _explain_get(junk, piece, before.name.text) or _explain_quotes(junk, piece, before.name.text)
-
-
-def _explain_get(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
-    text = junk.text
+    text, name, word = junk.text, before.name.text, piece.text.upper()
     whole = piece.text + text if junk.offset == piece.offset + len(piece.text) else f"{piece.text} {text}"
     if not piece.is_string and (call := _GET_AS_A_CALL.match(whole)):
         source = "SECRET" if call["source"].upper() == "SECRET" else "ENV"
         hint = f'write GET {source} "{call["name"]}"'
         return FaultCode.QUOTES, piece.offset, f"{on_one_line(call[0], 40)} is not a value", hint
     shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-    if text[0] in _OTHER_QUOTE and piece.text.upper() in ("ENV", "SECRET"):
-        message, hint = f"{piece.text} {shown} is not a value", f"write GET {piece.text.upper()} {shown}"
+    if text[0] in _OTHER_QUOTE and word in ("ENV", "SECRET"):
+        message, hint = f"{piece.text} {shown} is not a value", f"write GET {word} {shown}"
         return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
-    if text[0] in _OTHER_QUOTE and piece.text.upper() == "GET" and name.upper() != "METHOD":
+    if text[0] in _OTHER_QUOTE and word == "GET" and name.upper() != "METHOD":
         message, hint = f"GET {shown} does not say of what", f"write GET ENV {shown} or GET SECRET {shown}"
         return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
-    return None
+    return _explain_quotes(junk, piece, name)
 
 
 def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
+    """Explain quotes that are missing, too many or not straight, where a text follows a value without a space."""
     text, end = junk.text, piece.offset + len(piece.text)
     if junk.offset != end or (text[0] in _FIRST_CHARACTERS and "'" not in text and '"' not in text):
         return None

@@ -17,7 +17,6 @@ from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from amqtt_rest_bridge.lot.evaluation import BlockSettings
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, ServerEvent
-from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.topics import TopicIndex, widest_filter
 
@@ -140,7 +139,18 @@ def topic_pattern(topic: PlaceholderText | str, source: str) -> str:
     """Return what is published to with marks for what a message fills in; `source` is the event's SOURCE_TOPIC."""
     if isinstance(topic, str):
         return topic
-    return "".join([piece if isinstance(piece, str) else _mark(piece, source) for piece in topic.pieces])
+    levels = source.split("/")
+    pieces: list[str] = []
+    for piece in topic.pieces:
+        if isinstance(piece, str):
+            pieces.append(piece)
+        elif piece.root == "topic":
+            pieces.append("/".join([{"+": _ONE, "#": _MANY}.get(level, level) for level in levels]))
+        else:
+            number = int(piece.argument) if piece.root == "level" else 0
+            known = 0 < number <= len(levels) and levels[number - 1] not in ("+", "#")
+            pieces.append(levels[number - 1] if known else _ONE)
+    return "".join(pieces)
 
 
 def may_match(topic_filter: str, topic: str) -> bool:
@@ -153,18 +163,15 @@ def may_match(topic_filter: str, topic: str) -> bool:
         if wanted == "#":
             return bool(places)  # "sport/#" matches "sport" too: MQTT 3.1.1 section 4.7.1.2
         following = {place for place in places if place < len(levels) and levels[place] == _MANY}
-        following |= {place + 1 for place in places if place < len(levels) and _level_matches(wanted, levels[place])}
+        for place in places:
+            if place < len(levels) and (
+                wanted == "+"
+                or levels[place] == _MANY
+                or re.fullmatch(".*".join(map(re.escape, levels[place].split(_ONE))), wanted)
+            ):
+                following.add(place + 1)
         places = _with_skipped(following, levels)
     return len(levels) in places
-
-
-def _mark(placeholder: Placeholder, source: str) -> str:
-    levels = source.split("/")
-    if placeholder.root == "topic":
-        return "/".join([{"+": _ONE, "#": _MANY}.get(level, level) for level in levels])
-    number = int(placeholder.argument) if placeholder.root == "level" else 0
-    known = 0 < number <= len(levels) and levels[number - 1] not in ("+", "#")
-    return levels[number - 1] if known else _ONE
 
 
 def _with_skipped(places: set[int], levels: list[str]) -> set[int]:
@@ -175,9 +182,3 @@ def _with_skipped(places: set[int], levels: list[str]) -> set[int]:
             place += 1  # noqa: PLW2901
             found.add(place)
     return found
-
-
-def _level_matches(wanted: str, level: str) -> bool:
-    if wanted == "+" or level == _MANY:
-        return True
-    return re.fullmatch(".*".join(map(re.escape, level.split(_ONE))), wanted) is not None

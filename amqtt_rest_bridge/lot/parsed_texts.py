@@ -1,5 +1,7 @@
 """Parses a text to its definitions of our type, and the faults outside of their blocks. Pure.
 
+`loader` and the editor call it; `grammar` parses the text to statements, `definitions` puts these into blocks.
+
 `routes_in` has the settings of routes as they are written, for drawings; it checks no value.
 """
 
@@ -144,7 +146,11 @@ def _written(pieces: Iterable[Piece]) -> str:
 
 def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
     """Return a fault for each line that looks like a route of ours; where there is none, report what there is."""
-    text = _without_comments(outside.text)
+    # Comments become spaces. Behind the last */ no block comment is looked for: each that is never closed would be
+    # followed to the end.
+    closed = outside.text.find("\n", outside.text.rfind("*/")) if "*/" in outside.text else 0
+    closed = len(outside.text) if closed < 0 else closed
+    text = _COMMENT.sub(_blank, outside.text[:closed]) + _LINE_COMMENT.sub(_blank, outside.text[closed:])
     without_define = []
     for found in _WITHOUT_DEFINE.finditer(text):
         offset, name = outside.offset + found.start("route"), found["name"]
@@ -164,19 +170,12 @@ def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
     return ()
 
 
-def _without_comments(text: str) -> str:
-    """Return a text with spaces in the place of comments; one that is never closed is none."""
-    # Behind the last */ no block comment is looked for: each that is never closed would be followed to the end.
-    closed = text.find("\n", text.rfind("*/")) if "*/" in text else 0
-    closed = len(text) if closed < 0 else closed
-    return _COMMENT.sub(_blank, text[:closed]) + _LINE_COMMENT.sub(_blank, text[closed:])
-
-
 def _blank(comment: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", comment[0])
 
 
 def _report_skipped(node: OtherNode, report: Report) -> None:
+    """Report a definition that is not a route of our type; it is an error where it was probably meant to be one."""
     kind, name = node.kind, node.name
     route_type = node.type.text.strip("'\"") if node.type else None
     if kind is None:

@@ -275,6 +275,7 @@ def sources_of(path: str, content: bytes | None) -> Iterator[Source]:
 
 
 def _sources_of_cells(path: str, text: str) -> Iterator[Source]:
+    """Yield the cells of a notebook that are in the route language, each with its number from 1."""
     if not text.strip():  # a notebook that an editor has just created
         return
     try:
@@ -292,8 +293,22 @@ def _sources_of_cells(path: str, text: str) -> Iterator[Source]:
         yield _unreadable_source(path, Severity.ERROR, "the notebook is not an array of cells", hint=hint)
         return
     for number, cell in enumerate(cells, start=1):
-        if is_route_cell(cell):
-            yield _source_of_cell(f"{path}#{number}", cell.get("value"))
+        if not is_route_cell(cell):
+            continue
+        cell_path, value = f"{path}#{number}", cell.get("value")
+        if not isinstance(value, str):
+            yield _unreadable_source(
+                cell_path, Severity.ERROR, "the cell has no text", hint="its value is a string"
+            )  # fmt: skip
+            continue
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # "\ud800" is JSON
+            message, code = "the cell holds half a surrogate pair, which has no UTF-8 form", FaultCode.UNREADABLE
+            fault = Report(cell_path, value).fault(Severity.ERROR, code, error.start, message, "leave it out")
+            yield Source(cell_path, "", (fault,))
+        else:
+            yield Source(cell_path, value)
 
 
 def is_route_cell(cell: object) -> TypeGuard[dict[str, object]]:
@@ -304,18 +319,6 @@ def is_route_cell(cell: object) -> TypeGuard[dict[str, object]]:
 def is_notebook(path: str) -> bool:
     """Return whether a file is a notebook, by its name."""
     return path.lower().endswith(SUFFIXES[1])
-
-
-def _source_of_cell(path: str, value: object) -> Source:
-    if not isinstance(value, str):
-        return _unreadable_source(path, Severity.ERROR, "the cell has no text", hint="its value is a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # "\ud800" is JSON
-        message, code = "the cell holds half a surrogate pair, which has no UTF-8 form", FaultCode.UNREADABLE
-        fault = Report(path, value).fault(Severity.ERROR, code, error.start, message, "leave it out")
-        return Source(path, "", (fault,))
-    return Source(path, value)
 
 
 def _unreadable_source(

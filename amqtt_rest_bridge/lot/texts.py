@@ -76,6 +76,7 @@ def _sample(template: PlaceholderText) -> str:
 
 
 def _check_literal(name: str, template: PlaceholderText, value: Value, mode: Mode) -> None:
+    """Raise `FormError` if the text, with any word for each placeholder, does not have the form of its place."""
     sample = _sample(template)
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
@@ -153,7 +154,10 @@ def _is_json(text: str) -> bool:
 
 
 def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: Report) -> bool:
-    """Warn of texts that look like placeholders; `${TOKEN}` as a credential is an error."""
+    """Warn of texts that look like placeholders; return whether there is one.
+
+    `${TOKEN}` is an error in a header or query parameter that carries a credential by its name.
+    """
     found = False
     for piece in value.pieces:
         if piece.source:
@@ -166,17 +170,14 @@ def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: 
             if isinstance(hint, Question):
                 hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
             is_variable = suspect.written.startswith("${") and recognise(suspect.name, mode) is None
-            if is_variable and _is_for_credential(name, place, piece.text[: suspect.offset]):
+            is_secret = place is Place.HEADER and is_credential(name.removeprefix("header "))
+            if place is Place.ENDPOINT:
+                before = piece.text[max(0, suspect.offset - _LONGEST) : suspect.offset]
+                parameter, equals, _ = re.split("[?&]", before)[-1].partition("=")
+                is_secret = bool(equals) and is_credential_parameter(parameter)
+            if is_variable and is_secret:
                 severity, variable = Severity.ERROR, suspect.name.strip()
                 hint = f"write {{env.{variable}}} for an environment variable, {{secret.{variable}}} for a secret"
             begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
             report.note(severity, FaultCode.PLACEHOLDER, begin, message, hint, end=end)
     return found
-
-
-def _is_for_credential(name: str, place: Place, before: str) -> bool:
-    """Return whether what follows a text is a credential: in a header, or in a query parameter, that is named so."""
-    if place is Place.ENDPOINT:
-        parameter, equals, _ = re.split("[?&]", before[-_LONGEST:])[-1].partition("=")
-        return bool(equals) and is_credential_parameter(parameter)
-    return place is Place.HEADER and is_credential(name.removeprefix("header "))

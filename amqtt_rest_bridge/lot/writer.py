@@ -40,7 +40,12 @@ def write_definition(
         lines += [f"    ADD EVENT {event.block.name}", *_settings(event, masker)]
         lines += ["        WITH HEADERS"] if event.headers else []
         for header, value in event.headers:
-            shown = _credential(value) if is_credential(header.text) else _value(value, masker)
+            shown = _value(value, masker)
+            if is_credential(header.text):  # its scheme, as in Bearer, and placeholders of messages
+                text = "".join([part if isinstance(part, str) else MASK for part in value.parts])
+                scheme, space, rest = text.partition(" ")
+                has_scheme = space and "{" not in scheme
+                shown = _quoted(f"{scheme} {_without_literals(rest)}" if has_scheme else _without_literals(text))
             lines.append(f"            ADD {_quoted(header.text)} {shown}")
     return "\n".join(lines)
 
@@ -57,14 +62,8 @@ def _settings(settings: BlockSettings, masker: Masker) -> Iterator[str]:
             yield f"        WITH {name} {_value(value, masker if hides else None, is_address=name in forms.ADDRESSES)}"
 
 
-def _credential(value: Value) -> str:
-    """Write the value of a header that carries a credential: its scheme, as in Bearer, and placeholders of messages."""
-    text = "".join([part if isinstance(part, str) else MASK for part in value.parts])
-    scheme, space, rest = text.partition(" ")
-    return _quoted(f"{scheme} {_without_literals(rest)}" if space and "{" not in scheme else _without_literals(text))
-
-
 def _without_literals(text: str) -> str:
+    """Mask all of a text but its placeholders."""
     pieces = parse(text, Place.TEXT, Mode.CLIENT).pieces
     return "".join([MASK if isinstance(piece, str) else piece.written for piece in pieces])
 

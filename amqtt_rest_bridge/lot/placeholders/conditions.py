@@ -102,7 +102,10 @@ def why_false(condition: Condition, values: Values, mask: Callable[[Placeholder,
 
 
 def _judge(test: Test, values: Values) -> bool | Unusable:
-    """Return whether a test is true, or the value for which it can only be false."""
+    """Return whether a test is true, or the value for which it can only be false.
+
+    AND is false for its first test that is not true, OR where none is true: for a value only if no test is just false.
+    """
     match test.operation:
         case "AND":
             for one in test.tests:
@@ -110,7 +113,12 @@ def _judge(test: Test, values: Values) -> bool | Unusable:
                     return verdict
             return True
         case "OR":
-            return _judge_or(test.tests, values)
+            verdicts: list[bool | Unusable] = []
+            for one in test.tests:
+                if (verdict := _judge(one, values)) is True:
+                    return True
+                verdicts.append(verdict)
+            return False if False in verdicts else verdicts[0]
         case "NOT":
             return _judge(test.tests[0], values) is not True
     found, *others = [_value(operand, values) for operand in test.operands]
@@ -124,17 +132,6 @@ def _judge(test: Test, values: Values) -> bool | Unusable:
         case name:
             is_true = found is not _MISSING and others[0] is not _MISSING and OPERATORS[name](found, others[0])
     return is_true or _unusable(test, found, others) or False
-
-
-def _judge_or(tests: Sequence[Test], values: Values) -> bool | Unusable:
-    """Return whether one of the tests is true; the first unusable value where none can be."""
-    verdicts: list[bool | Unusable] = []
-    for test in tests:
-        verdict = _judge(test, values)
-        if verdict is True:
-            return True
-        verdicts.append(verdict)
-    return False if False in verdicts else verdicts[0]
 
 
 def _unusable(test: Test, found: Any, others: Sequence[Any]) -> Unusable | None:
@@ -193,15 +190,13 @@ def _value(operand: Operand, values: Values) -> Any:
 
 
 def _as_comparable(value: Any) -> Any:
-    return _number(value) if isinstance(value, JsonNumber) else value
-
-
-def _number(text: JsonNumber) -> int | float:
-    """Return a number: whole ones compare exactly, others as doubles (RFC 8259 section 6)."""
+    """Return a number as int or float: whole ones compare exactly, others as doubles (RFC 8259 section 6)."""
+    if not isinstance(value, JsonNumber):
+        return value
     try:
-        return int(text)
+        return int(value)
     except ValueError:  # a fraction, or thousands of digits
-        return float(text)
+        return float(value)
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -159,23 +159,15 @@ class Placeholder:
 def recognise(text: str, mode: Mode) -> Placeholder | None:
     """Return the placeholder that a text between braces is in this mode, None when it is none."""
     name, bar, default = text.partition("|")
+    instead = default if bar else None
     for kind in PLACEHOLDERS:
-        if mode in kind.modes:
-            argument = _argument(kind, name)
-            if argument is not None:
-                argument = argument.lower() if kind.root.endswith("header") else argument
-                return Placeholder(name, kind.root, argument, default=default if bar else None)
-    return None
-
-
-def _argument(kind: PlaceholderKind, name: str) -> str | None:
-    """Return what follows a kind's name, "" for the name alone, None when `name` is not of this kind."""
-    for own in kind.names:
-        if name == own and kind.alone:
-            return ""
-        head, tail = name[: len(own) + 1], name[len(own) + 1 :]
-        if head == f"{own}." and kind.argument is not None and re.fullmatch(kind.argument, tail):
-            return tail
+        for own in kind.names if mode in kind.modes else ():
+            if name == own and kind.alone:
+                return Placeholder(name, kind.root, default=instead)
+            head, tail = name[: len(own) + 1], name[len(own) + 1 :]
+            if head == f"{own}." and kind.argument is not None and re.fullmatch(kind.argument, tail):
+                argument = tail.lower() if kind.root.endswith("header") else tail
+                return Placeholder(name, kind.root, argument, default=instead)
     return None
 
 

@@ -213,7 +213,16 @@ class MessageValues(Values, kw_only=True):
         if placeholder.root == "topic":
             return self.topic
         if placeholder.root == "csv":
-            return self._csv_field(placeholder)
+            if self.csv is None:
+                try:
+                    self.csv = first_record(self._payload_text(placeholder))
+                except ValueError as error:
+                    reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
+                    raise self.unresolved(placeholder, reason, hint) from error
+            if (number := int(placeholder.argument)) >= len(self.csv):
+                reason = f"the payload's first record has {len(self.csv)} field(s)"
+                raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
+            return self.csv[number]
         if placeholder.root == "property":
             found = [value for name, value in self.user if name == placeholder.argument]
             if not found:
@@ -228,19 +237,6 @@ class MessageValues(Values, kw_only=True):
             reason = f"the topic has only {len(levels)} levels"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_LEVEL.hint)
         return levels[number - 1]
-
-    def _csv_field(self, placeholder: Placeholder) -> str:
-        if self.csv is None:
-            try:
-                self.csv = first_record(self._payload_text(placeholder))
-            except ValueError as error:
-                reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
-                raise self.unresolved(placeholder, reason, hint) from error
-        number = int(placeholder.argument)
-        if number >= len(self.csv):
-            reason = f"the payload's first record has {len(self.csv)} field(s)"
-            raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
-        return self.csv[number]
 
 
 class BatchValues(MessageValues, kw_only=True):
