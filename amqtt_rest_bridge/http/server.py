@@ -1,9 +1,12 @@
-"""An HTTP/1.1 server: `HttpServer(socket, app)` answers the requests of one port.
+"""An HTTP/1.1 server: `HttpServer(socket, app)` answers the requests of one port with an application.
 
-asyncio has the sockets, buffers and timers, llhttp the parser. Here, and in `connection`, is what no library promises:
-one caller, whatever it sends or does not read, costs bounded memory and no other caller's answer; what is slow is
-closed, and with too many connections the longest idle one goes, then the slowest; a port ends gracefully, and leaves
-its callers to others that listen on the same port.
+`ports` and `admin` start one for each port. It accepts connections, closes slow ones, and ends gracefully; `connection`
+reads the requests and sends the answers. asyncio has the sockets, buffers and timers, llhttp the parser. Both modules
+exist for what no library promises:
+
+- One caller, whatever it sends or does not read, costs bounded memory, and no other caller its answer.
+- If there are too many connections, the longest idle one is closed, or else the slowest.
+- A port that ends leaves its callers to other processes that listen on the same port.
 """
 
 import asyncio
@@ -31,32 +34,32 @@ from amqtt_rest_bridge.http.server_tls import TlsFiles, TlsTransport
 
 log = logging.getLogger(__name__)
 
-# What the system holds of answers that are not on the network yet; without it some 2.6 MB for a caller that does not
-# read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
+# Bytes of answers that the system holds and has not sent. By default it holds some 2.6 MB for a caller that does not
+# read, so 1.3 GB for 500 of them. Bytes on their way are not counted, so long and fast lines are as fast as without it.
 _UNSENT_BYTES: Final = 131_072
 _MOST_CONNECTIONS: Final = 4096
 _ACCEPTS: Final = 4  # connections taken in a row before others get their turn
-_ROOM: Final = 8  # connections closed at once when there are too many
-_HANDSHAKE_SECONDS: Final = 0.1  # from the SYN that was taken last until its connection can be accepted
+_CLOSED_AT_ONCE: Final = 8  # connections, when there are too many
+_HANDSHAKE_SECONDS: Final = 0.1  # from the last SYN that was taken until its connection can be accepted
 _POLL_SECONDS: Final = 0.02
 _ATTACH_FILTER: Final = 26 if sys.platform == "linux" else None  # SO_ATTACH_FILTER, which `socket` does not name
-# Classic BPF on the TCP header: byte 13 has the flags; 0 bytes of a packet with SYN are taken, all of any other.
+# Classic BPF on the TCP header, whose byte 13 has the flags: a packet with SYN is dropped, any other one is taken.
 _DROP_SYN: Final = b"".join(
     struct.pack("HBBI", *one) for one in ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF))
 )
 
 _READ_BYTES: Final = 16_384
-# Of an iteration of the loop, for callers, for those whose last answer was an error, and for streams.
-_TURN_SECONDS: Final = 0.001
-_REFUSED_SECONDS: Final = 0.00025
+# Seconds of each iteration of the loop.
+_TURN_SECONDS: Final = 0.001  # for callers
+_REFUSED_SECONDS: Final = 0.00025  # for callers whose last answer was an error; for handshakes as much
 _STREAMS_SECONDS: Final = 0.0005
 
 
 class TakesTurns(Protocol):
-    """Something that is to be done for one caller."""
+    """A connection, a handshake or a stream, which works in turns."""
 
     def take_turn(self) -> None:
-        """Do it; called once for each time that it was queued."""
+        """Do the next piece of work. Called once for each time that it was queued."""
         ...
 
 
@@ -80,9 +83,9 @@ class Port:
     """What the connections of a port share: the application, the limits, and the turns.
 
     Callers are served in *turns*, so that no caller delays the others, and all of them take little of the loop's time.
-    In one iteration of the loop each connection has one request at most, and all connections together take a
-    millisecond. Callers whose last answer was an error come next, with a quarter of that, so that a flood of them
-    delays no other caller. TLS handshakes likewise have a quarter, and streams come last, with half a millisecond.
+    In one iteration of the loop each connection gets one request served at most, and all connections together get a
+    millisecond. Callers whose last answer was an error get another quarter of a millisecond, so that a flood of them
+    delays no other caller. Then come TLS handshakes, with a quarter, and streams, with half a millisecond.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Port:
         self.aborted: set[Connection] = set()
         """Connections that the loop closes in one of its next iterations; they are no longer in `connections`."""
         self.waiting: set[Connection] = set()
-        """The connections whose answers are being made; the peers of some may have gone."""
+        """The connections whose answers are being made. The peers of some may have gone."""
         self.waiting_bytes = 0
         self.buffer = memoryview(bytearray(_READ_BYTES))
         """All connections read into this buffer, and copy the bytes at once."""
@@ -113,7 +116,7 @@ class Port:
         """The streams that have a piece, or may have."""
         self._has_turn = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        # A random start and a number: a whole random UUID for each request takes 2 us.
+        # Ids are a random start and a number, since a random UUID for each request would take 2 us.
         self._prefix = str(uuid.uuid4())[:24]
         self._numbers = itertools.count(1)
 
@@ -159,16 +162,16 @@ class HttpServer:
     """A port that answers with an application, on the running loop.
 
     Args:
-        sock: bound and listening; the server works on a duplicate, so the socket stays the caller's, and other
-            processes may accept from it at the same time. It becomes non-blocking.
-        app: makes the answers.
-        tls: with them the port speaks HTTPS and nothing else.
-        max_body_bytes: larger bodies are answered with 413 as soon as that is known.
-        access_log: gets a line for every answer; stays the caller's.
-        limits: see `PortLimits`; its defaults without.
+        sock: Bound and listening. The server works on a duplicate, so other processes may accept from the socket at the
+            same time, and the caller closes it. It becomes non-blocking.
+        app: Makes the answers.
+        tls: Certificate and key of a port that speaks HTTPS; None for HTTP.
+        max_body_bytes: A larger body is answered with 413 as soon as its size is known.
+        access_log: Gets a line for every answer. The caller closes it.
+        limits: None for the defaults of `PortLimits`.
 
     Raises:
-        ConfigurationError: the TLS files cannot be used.
+        ConfigurationError: The TLS files cannot be used.
     """
 
     def __init__(
@@ -196,7 +199,7 @@ class HttpServer:
     def start(self) -> None:
         """Begin to accept."""
         self._loop = asyncio.get_running_loop()
-        self._look()
+        self._check_connections()
 
     def reload_tls(self) -> None:
         """Read the certificate files again, for connections from now on.
@@ -209,10 +212,12 @@ class HttpServer:
     async def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
         """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
 
-        New requests on open connections are answered with `refusal` (default `SHUTTING_DOWN`). Before that, for
-        `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each
-        connection; for ports that others serve on (SO_REUSEPORT), so that no caller notices.
-        The caller's socket stays open, listening unless `serve_seconds` is given.
+        New requests on open connections are answered with `refusal` (default `SHUTTING_DOWN`).
+
+        For a port that other processes serve, too (SO_REUSEPORT), `serve_seconds` are the part of the grace in which
+        each open connection gets one more answer before that, so that no caller notices.
+
+        The caller's socket stays open. It still listens, unless `serve_seconds` is given.
         """
         port, deadline = self._port, time.monotonic() + grace
         if serve_seconds and grace and self._timer is not None:
@@ -231,16 +236,16 @@ class HttpServer:
             await asyncio.sleep(0)
 
     async def _leave(self, until: float) -> None:
-        """Leave new connections to those who listen on the same port; who has begun to connect still can.
+        """Leave new connections to other processes that listen on the same port; serve those that have begun.
 
-        The kernel resets connections that wait in a listening socket when that is closed, and handshakes that are
-        under way, so those must be over before. It drops a SYN for this socket now, which its caller repeats after a
-        second, to a socket of the others. Some callers wait for a second, instead of some that are reset;
-        with sysctl net.ipv4.tcp_migrate_req=1 the kernel would hand connections over, but not every machine has that.
+        The kernel resets the connections that wait in a listening socket when that is closed, and its handshakes under
+        way, so both must be over before. So a filter makes the kernel drop each new SYN for this socket. The caller
+        repeats the SYN after a second, and reaches another process: some callers wait for a second, and none is reset.
+        sysctl net.ipv4.tcp_migrate_req=1 would hand connections over, but not every machine has it.
         """
         if self._sock is not None and _ATTACH_FILTER is not None:
             program = ctypes.create_string_buffer(_DROP_SYN)
-            with contextlib.suppress(OSError):  # without it, the time between the last look and the close is left
+            with contextlib.suppress(OSError):  # without the filter, only what comes just before the close is reset
                 filtered = struct.pack("HL", len(_DROP_SYN) // 8, ctypes.addressof(program))
                 self._sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filtered)
         await asyncio.sleep(min(_HANDSHAKE_SECONDS, until - time.monotonic()))
@@ -250,10 +255,11 @@ class HttpServer:
         while self._port.connections and time.monotonic() < until:
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _look(self) -> None:
-        """Close what takes too long, and accept again where nothing was for a moment; about once a second."""
+    def _check_connections(self) -> None:
+        """Close connections that take too long, and accept again after a pause. Runs about once a second."""
         limits, now = self._port.limits, time.monotonic()
-        self._timer = self._loop.call_later(min(1.0, limits.slow_seconds / 4, limits.idle_seconds / 4), self._look)
+        seconds = min(1.0, limits.slow_seconds / 4, limits.idle_seconds / 4)
+        self._timer = self._loop.call_later(seconds, self._check_connections)
         if not self._is_accepting and self._sock is not None:
             self._is_accepting = True
             self._loop.add_reader(self._sock, self._accept)
@@ -265,7 +271,7 @@ class HttpServer:
     # Connections.
 
     def _accept(self, most: int = _ACCEPTS) -> None:
-        """Accept connections that wait; another process may have been faster."""
+        """Accept `most` of the connections that wait, if no other process has been faster."""
         for _ in range(most if self._sock is not None else 0):
             assert self._sock is not None  # noqa: S101  # nothing closes it meanwhile
             try:
@@ -278,7 +284,14 @@ class HttpServer:
                     self._pause()
                 return
             if len(self._port.connections) >= self._most and not self._make_room():
-                self._turn_away(sock)
+                if self._context is None:  # one non-blocking write, without a connection
+                    answer = refused(overloaded())
+                    sock.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        sock.send(
+                            write_head(answer, self._port.request_id(), int(time.time()), close=True) + answer.body
+                        )
+                sock.close()
                 continue
             connection = Connection(self._port, address[0])
             self._port.connections.add(connection)
@@ -305,28 +318,22 @@ class HttpServer:
             sock.close()
 
     def _make_room(self) -> bool:
-        """Close the connections that have been idle for longest, or else send or read slowest; False without any."""
+        """Close the connections that are idle for longest, or else those that send or read slowest.
+
+        Return whether there were any.
+        """
         connections, since = self._port.connections, time.monotonic() - self._port.limits.patience_seconds
         idle = [each for each in connections if each.is_idle]
         late = [each for each in connections if each.is_late(since)] if not idle else []
         stalled = [each for each in connections if each.is_stalled(since)] if not (idle or late) else []
-        for connection in nsmallest(_ROOM, [*idle, *stalled], key=lambda each: each.active):
+        for connection in nsmallest(_CLOSED_AT_ONCE, [*idle, *stalled], key=lambda each: each.active):
             connection.abandon()
-        for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
+        for connection in nsmallest(_CLOSED_AT_ONCE, late, key=lambda each: each.began):
             connection.abandon()
         return bool(idle or late or stalled)
 
-    def _turn_away(self, sock: socket.socket) -> None:
-        """Refuse a connection for which there is no room, in one non-blocking write."""
-        if self._context is None:
-            answer = refused(overloaded())
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.send(write_head(answer, self._port.request_id(), int(time.time()), close=True) + answer.body)
-        sock.close()
-
     def _pause(self) -> None:
-        """Accept nothing until the next look."""
+        """Accept nothing until `_check_connections` runs again."""
         if self._is_accepting and self._sock is not None:
             self._is_accepting = False
             self._loop.remove_reader(self._sock)

@@ -1,4 +1,4 @@
-"""TLS of server mode: the certificate that its ports show, and the connections. Nothing of HTTP."""
+"""TLS of a port: its certificate, and the transport between a socket and a `connection`. Nothing of HTTP."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ class TlsFiles:
     keyfile: str
 
     def load(self) -> ssl.SSLContext:
-        """Read the files into a context for TLS 1.2 or newer; raises `ConfigurationError` when they cannot be used."""
+        """Return a context of the files for TLS 1.2 or newer; raises `ConfigurationError` if they cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION  # which a caller can ask for again and again
@@ -47,30 +47,30 @@ class TlsFiles:
         return context
 
     def check_dates(self) -> None:
-        """Warn of a certificate that is not valid now; raises like `load`."""
-        if (why := _out_of_time(self.load(), self.certfile)) is not None:
-            log.warning("callers refuse server_certfile %s: %s; put a new one in its place", self.certfile, why)
+        """Log a warning if the certificate is not valid now; raises like `load`.
 
-
-def _out_of_time(context: ssl.SSLContext, certfile: str) -> str | None:
-    """Return why a certificate is not valid now, in OpenSSL's words, None if it is.
-
-    A client in memory that trusts the certificate does a handshake: `ssl` has no other way to check the dates.
-    """
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    trusting.load_verify_locations(certfile)
-    to_caller, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    caller, server = trusting.wrap_bio(to_caller, to_server), context.wrap_bio(to_server, to_caller, server_side=True)
-    for side in (caller, server, caller):
-        try:
-            side.do_handshake()
-        except ssl.SSLCertVerificationError as refused:
-            return refused.verify_message if refused.verify_code in _OUT_OF_TIME else None
-        except ssl.SSLWantReadError:
-            continue
-    return None
+        A client in memory that trusts the certificate does a handshake: `ssl` has no other way to check the dates.
+        """
+        context, trusting = self.load(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname = False
+        trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        trusting.load_verify_locations(self.certfile)
+        to_caller, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        caller = trusting.wrap_bio(to_caller, to_server)
+        server = context.wrap_bio(to_server, to_caller, server_side=True)
+        for side in (caller, server, caller):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as refused:
+                if refused.verify_code in _OUT_OF_TIME:
+                    what, why = (
+                        "callers refuse server_certfile %s: %s; put a new one in its place",
+                        refused.verify_message,
+                    )
+                    log.warning(what, self.certfile, why)
+                return
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
