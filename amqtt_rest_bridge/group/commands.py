@@ -17,7 +17,7 @@ from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.supervisor import Supervisor
@@ -34,7 +34,7 @@ RECEIVE_MAXIMUM: Final = 1024
 _END_SECONDS: Final = 1.0  # for the command that is executed when the slot is left
 
 
-class MqttCommands:
+class MqttCommands(ConnectionUser):
     """Take commands, between `begin` and `end`.
 
     Args:
@@ -74,10 +74,7 @@ class MqttCommands:
 
     def begin(self) -> None:
         """Take commands."""
-        self.client = ReconnectingClient(
-            self._broker, self._session, self._receive, self._connected, lambda *_: self._commands.forget(),
-            gate=self._gate,
-        )  # fmt: skip
+        self.client = ReconnectingClient(self._broker, self._session, self, self._gate)
         self._supervisor.keep(self._session.client_id, self.client.run)
         self._supervisor.keep("commands", partial(self._execute, self.client))
 
@@ -110,13 +107,17 @@ class MqttCommands:
         if self.client is not None and self.client.connection is not None:
             self._commands.status_published(route, payload)
 
-    async def _connected(self, connection: MqttConnection) -> None:
+    async def connected(self, connection: MqttConnection) -> None:
         """Subscribe commands and what is retained of the routes, and publish the version again."""
         retained = Subscription(f"{ROOT}/Routes/#", retained=True, qos=0)
         await connection.subscribe([Subscription(COMMAND_TOPIC), retained])
         self._publisher.announce(_version())
 
-    def _receive(self, connection: MqttConnection, received: Publish) -> None:
+    def disconnected(self, connection: MqttConnection, why: str) -> None:  # noqa: ARG002
+        """Forget the commands that wait: they come again."""
+        self._commands.forget()
+
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
         """Queue a command. Remove what is retained of a route that is gone: no worker was there when it was removed."""
         if self.client is None:  # the next holder of the slot executes the command
             return

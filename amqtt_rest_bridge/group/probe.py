@@ -151,7 +151,7 @@ class _Probe:
 
     def check_available(self, name: Property) -> None:
         """Raise `_LacksError` where the broker says that it lacks something."""
-        if not self.publisher.connection.properties.get(name, 1):
+        if not self.publisher.connection.granted.properties.get(name, 1):
             raise _LacksError("the broker says that it has none")
 
     async def remove(self) -> None:
@@ -239,7 +239,7 @@ async def _group_topics(probe: _Probe) -> str:
     client = await probe.subscribed("own")
     await probe.publish("own", b"own")
     client.acknowledge(await client.next(f"what was published on {probe.topic('own')}"))
-    if not probe.publisher.connection.properties.get(Property.MAXIMUM_QOS, 1):
+    if not probe.publisher.connection.granted.properties.get(Property.MAXIMUM_QOS, 1):
         raise _LacksError("the broker has QoS 0 only")
     return f"bridge/{probe.settings.group}/... may be published and subscribed with QoS 1"
 
@@ -315,13 +315,13 @@ async def _properties(probe: _Probe) -> str:
 async def _kept(probe: _Probe) -> str:
     wanted = probe.settings.session_expiry
     client = await probe.open("kept", kept=wanted)  # the answer says how long; it is shortened at once
-    granted = client.connection.session_expiry
+    granted = client.connection.granted.session_expiry
     await client.connection.disconnect()
     client = await probe.subscribed("kept", kept=_KEPT_SECONDS)
     await client.connection.disconnect()
     await probe.publish("kept", *(b"%d" % number for number in range(_BACKLOG)))
     client = await probe.open("kept", kept=_KEPT_SECONDS)
-    if not client.connection.session_present:
+    if not client.connection.granted.session_present:
         raise _LacksError("a client that comes back finds its session gone")
     came = 0
     with contextlib.suppress(_LacksError):
@@ -364,7 +364,7 @@ async def _takeover(probe: _Probe) -> str:
             await first.connection.ended()
     except TimeoutError:
         raise _LacksError("two connections with one client id are open at once") from None
-    if not second.connection.session_present:
+    if not second.connection.granted.session_present:
         raise _LacksError("a connection that takes a client id over does not get its session")
     await probe.publish("taken", b"taken")
     await second.next("a message for the session")
@@ -437,8 +437,10 @@ async def _packet_size(probe: _Probe) -> str:
     settings, connection = probe.settings, probe.publisher.connection
     name = max(("max_response_bytes", "max_body_bytes"), key=lambda one: int(getattr(settings, one)))
     size = int(getattr(settings, name))
-    if connection.maximum_packet_size < size + _BESIDE_PAYLOAD:
-        raise _LacksError(f"the broker takes packets of {connection.maximum_packet_size} bytes; {name} is {size}")
+    if connection.granted.maximum_packet_size < size + _BESIDE_PAYLOAD:
+        raise _LacksError(
+            f"the broker takes packets of {connection.granted.maximum_packet_size} bytes; {name} is {size}"
+        )
     client = await probe.subscribed("large")  # whose connection a broker may end
     try:
         await client.publish(probe.topic("large"), bytes(size))

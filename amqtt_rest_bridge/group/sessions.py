@@ -27,7 +27,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer, carried, size_of
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import WorkerSettings
@@ -69,7 +69,7 @@ class Watches(Protocol):
         ...
 
 
-class OwnSession:
+class OwnSession(ConnectionUser):
     """The connection that publishes, and that receives the messages for read events and replies.
 
     Args:
@@ -84,7 +84,7 @@ class OwnSession:
         self, broker: Callable[[], Address], session: ClientSession, publisher: MqttPublisher, watches: Watches,
         always: Iterable[str],
     ) -> None:  # fmt: skip
-        self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
+        self.client = ReconnectingClient(broker, session, self)
         self._publisher = publisher
         self._watches = watches
         self._subscribed: set[str] = set()
@@ -122,18 +122,25 @@ class OwnSession:
         await connection.unsubscribe(Subscription(one) for one in self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 
-    async def _connected(self, connection: MqttConnection) -> None:
+    async def connected(self, connection: MqttConnection) -> None:
+        """Subscribe on a new connection, and publish on it."""
         self._subscribed = set()
         self.connecting()
         await self._subscribe(connection)
         self.subscribed()
         self._publisher.up(connection)
 
-    def _down(self, connection: MqttConnection, why: str) -> None:
+    def disconnected(self, connection: MqttConnection, why: str) -> None:
+        """Keep what was not acknowledged for the next connection."""
         self._publisher.down(why, refused=connection.has_refused_packet)
         self.connecting()
 
-    def _take(self, connection: MqttConnection, received: Publish) -> None:
+    def resume(self) -> None:
+        """Publish again: the connection takes more."""
+        self._publisher.resume()
+
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
+        """Acknowledge a message, and take it."""
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
         identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())

@@ -1,7 +1,8 @@
-"""One connection to a broker, from CONNECT to its end. One event loop only.
+"""One connection to a broker, from CONNECT to its end: messages come, and publications go. One event loop only.
 
-A `MqttConnection` is opened once; the next connection is another object. So packet ids, acknowledgements and unsent
+`reconnecting` opens a `MqttConnection`, and another one when it has ended. So packet ids, acknowledgements and unsent
 packets end with their connection, and an acknowledgement for an old connection cannot reach a message of a new one.
+Messages go to `intake` or `event_intake`; publications come from `publisher`.
 
 `packets` translates between bytes and packets; this module acts on the packets. Sections are those of MQTT 5.0. The
 packets of one iteration of the loop are written together, PUBACK to the plugin's endpoint every 3 ms at most.
@@ -15,6 +16,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from amqtt_rest_bridge.errors import on_one_line
@@ -28,9 +30,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
-# A broker is alive if a whole packet has come, or a part of one at this pace: on a slow link PINGRESP may come minutes
-# later, behind a large packet. Slower bytes do not count, since such a packet might never end.
-_SLOWEST: Final = 1024  # bytes a second
+_SLOWEST: Final = 1024  # bytes a second of a large packet
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
 _MOST_PUBLISHED: Final = 1024  # unacknowledged publications, even if the broker takes more
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
@@ -45,6 +45,73 @@ Published = Callable[[str | None], None]
 """Called with None once the broker has acknowledged a publication, or with why it refuses it."""
 
 OnMessage = Callable[["MqttConnection", Publish], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a broker has granted a connection with CONNACK, section 3.2. The defaults are those of MQTT.
+
+    Args:
+        session_present: Whether it had kept the session.
+        session_expiry: Seconds for which it keeps the session: as asked for, or less.
+        receive_maximum: How many publications it takes before it has acknowledged one.
+        maximum_qos: The highest QoS of a publication.
+        maximum_packet_size: Bytes of the largest packet that it takes; it ends the connection at a larger one.
+        keep_alive: Seconds; after half as long again without a packet it publishes the will (section 3.1.2.10).
+        properties: All of CONNACK.
+    """
+
+    session_present: bool = False
+    session_expiry: int = 0
+    receive_maximum: int = _RECEIVE_MAXIMUM
+    maximum_qos: int = 2
+    maximum_packet_size: int = standard.LARGEST_PACKET
+    keep_alive: int = KEEP_ALIVE_SECONDS
+    properties: Properties = field(default_factory=dict)
+
+
+class Liveness:
+    """Whether the broker of a connection is alive, by the bytes and packets that have come.
+
+    A broker is alive if a whole packet has come, or a part of one at 1 KiB a second: on a slow link PINGRESP may come
+    minutes later, behind a large packet. Slower bytes do not count, since such a packet might never end.
+
+    Args:
+        decoder: Has the part of a packet that has come.
+    """
+
+    def __init__(self, decoder: packets.Decoder) -> None:
+        self.bytes_received = 0
+        """Since the beginning."""
+        self.has_sent = self.has_received = False
+        """Whether a packet has left, or a whole one has come, since the last `check`."""
+        self.awaits_pong = False
+        """Whether a PINGREQ has no answer."""
+        self._decoder = decoder
+        self._bytes_at_check = 0
+
+    def is_large_packet_coming(self, before: int, seconds: float) -> bool:
+        """Return whether a part of a packet has come, and bytes came fast enough in the last `seconds`.
+
+        `before`: the value of `bytes_received` when these seconds began.
+        """
+        return self._decoder.is_within and self.bytes_received - before >= _SLOWEST * seconds
+
+    def check(self, seconds: float, *, can_read: bool) -> bool | None:
+        """Return whether to send PINGREQ: a direction was silent for `seconds`. None if the last one has no answer.
+
+        Unless `can_read`, no answer can be read, and none is awaited.
+        """
+        is_alive = self.has_received or self.is_large_packet_coming(self._bytes_at_check, seconds)
+        if is_alive or not can_read:
+            self.awaits_pong = False
+        if self.awaits_pong:
+            return None
+        asks = not (self.has_sent and is_alive)
+        self.awaits_pong = asks and can_read
+        self.has_sent = self.has_received = False
+        self._bytes_at_check = self.bytes_received
+        return asks
 
 
 class MqttConnection(asyncio.Protocol):
@@ -64,17 +131,8 @@ class MqttConnection(asyncio.Protocol):
         on_message: OnMessage,
         on_writable: Callable[[], None] = lambda: None,
     ) -> None:
-        self.session_present = False
-        """Whether the broker had kept the session."""
-        self.receive_maximum = _RECEIVE_MAXIMUM
-        """How many publications the broker takes before it has acknowledged one."""
-        self.maximum_qos = 2
-        self.session_expiry = session.expiry
-        """Seconds for which the broker keeps the session: as asked for, or less."""
-        self.maximum_packet_size = standard.LARGEST_PACKET
-        """Bytes of the largest packet that the broker takes; it ends the connection at a larger one."""
-        self.properties: Properties = standard.NO_PROPERTIES
-        """Those of CONNACK."""
+        self.granted = Granted()
+        """What the broker has granted, once `open` has returned."""
         self.has_refused_packet = False
         """Whether the broker has ended the connection because of a packet; it does not say which one."""
         self._address = address
@@ -83,25 +141,24 @@ class MqttConnection(asyncio.Protocol):
         self._on_writable = on_writable
         self._decoder = packets.Decoder(session.level, any_topic=address.is_private)
         self._is_5 = session.level == MQTT_5
-        self._no_properties = standard.NO_PROPERTIES if self._is_5 else None  # of packets that have none
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        self._paused = self._take_is_due = self._is_full = self._is_leaving = False
-        self._is_reading = True
+        self._paused = False  # `pause` was called
+        self._processing_is_due = False  # `_process_packets` runs in the next iteration
+        self._is_full = False  # the socket's buffer
+        self._is_leaving = False  # DISCONNECT was sent
         self._unsent: list[bytes] = []
         self._flush_is_due = False  # `_flush` runs at the end of this iteration
         self._flushed_at = 0.0
         self._last_id = 0
         self._published: dict[int, tuple[int, Published]] = {}  # by packet id, with the kind of the next answer
         self._awaited_answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
-        self._unacknowledged: dict[int, int] = {}  # messages that came, by packet id: their QoS
-        self._keep_alive = KEEP_ALIVE_SECONDS
-        self._ticking: asyncio.TimerHandle | None = None
-        self._has_sent = self._has_received = self._awaits_pong = False
-        self._bytes_received = self._bytes_at_tick = 0
+        self._unacknowledged: dict[int, int] = {}  # QoS of the messages that came, by packet id; 0 once PUBREC was sent
+        self._liveness = Liveness(self._decoder)
+        self._liveness_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -111,7 +168,7 @@ class MqttConnection(asyncio.Protocol):
     @property
     def silence_seconds(self) -> float:
         """Return the least seconds without a packet after which the broker publishes the will (section 3.1.2.10)."""
-        return 1.5 * self._keep_alive
+        return 1.5 * self.granted.keep_alive
 
     @property
     def can_publish(self) -> bool:
@@ -119,7 +176,7 @@ class MqttConnection(asyncio.Protocol):
 
         It is not while the socket's buffer is full, or Receive Maximum or 1,024 publications are unacknowledged.
         """
-        return not self._is_full and len(self._published) < min(self.receive_maximum, _MOST_PUBLISHED)
+        return not self._is_full and len(self._published) < min(self.granted.receive_maximum, _MOST_PUBLISHED)
 
     async def open(self) -> None:
         """Connect, and wait for CONNACK.
@@ -128,9 +185,17 @@ class MqttConnection(asyncio.Protocol):
             BrokerError: The broker cannot be reached or refuses the client.
             NoAnswerError: It can be reached, but does not answer as a broker of this version.
         """
-        shown = self._address.shown
+        address, session, shown = self._address, self._session, self._address.shown
+        properties: dict[Property, Any] = {}
+        if session.receive_maximum != _RECEIVE_MAXIMUM:
+            properties[Property.RECEIVE_MAXIMUM] = session.receive_maximum
+        if session.expiry:
+            properties[Property.SESSION_EXPIRY_INTERVAL] = session.expiry
         try:
-            connect = self._connect_packet()
+            connect = packets.connect(
+                session.client_id, keep_alive=KEEP_ALIVE_SECONDS, clean=not session.expiry, username=address.username,
+                password=address.password, will=session.will, properties=properties if self._is_5 else None,
+            )  # fmt: skip
         except ValueError:  # its text may contain the password
             why = "a user name, password or client id is not UTF-8, or longer than MQTT can write"
             raise BrokerError(f"cannot connect to the broker {shown}: {why}") from None
@@ -151,7 +216,7 @@ class MqttConnection(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
-        self._ticking = self._loop.call_later(self._keep_alive / 2, self._tick)
+        self._liveness_timer = self._loop.call_later(self.granted.keep_alive / 2, self._check_liveness)
 
     async def ended(self) -> str:
         """Wait for the end of the connection, and return why it ended."""
@@ -181,7 +246,7 @@ class MqttConnection(asyncio.Protocol):
             BrokerError: The packet is larger than the broker takes, or MQTT cannot represent it.
         """
         packet_id = self._free_id()  # with QoS 0 too: it counts until it is written
-        qos = min(qos, self.maximum_qos)
+        qos = min(qos, self.granted.maximum_qos)
         try:
             packet = packets.publish(
                 topic, payload, packet_id if qos else None, qos=qos, retain=retain,
@@ -189,8 +254,8 @@ class MqttConnection(asyncio.Protocol):
             )  # fmt: skip
         except ValueError as error:
             raise BrokerError(str(error)) from error
-        if len(packet) > self.maximum_packet_size:
-            raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {self.maximum_packet_size} at most")
+        if len(packet) > (most := self.granted.maximum_packet_size):
+            raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {most} at most")
         self._published[packet_id] = standard.PUBREC if qos == 2 else standard.PUBACK, published
         self._write(packet)
         if not qos:
@@ -217,8 +282,8 @@ class MqttConnection(asyncio.Protocol):
         """Read again."""
         if self._paused:
             self._paused = False
-            self._awaits_pong = False  # PINGRESP may come behind many unread messages
-            self._take_soon()
+            self._liveness.awaits_pong = False  # PINGRESP may come behind many unread messages
+            self._process_soon()
 
     async def disconnect(self) -> None:
         """Send DISCONNECT, so that no will is published, and wait until the broker closes the connection.
@@ -250,16 +315,16 @@ class MqttConnection(asyncio.Protocol):
             self._socket = transport.get_extra_info("socket")
 
     def data_received(self, data: bytes) -> None:
-        """Decode the bytes, and handle their packets."""
-        self._bytes_received += len(data)
+        """Decode the bytes, and act on their packets."""
+        self._liveness.bytes_received += len(data)
         if _QUICK_ACK is not None and self._socket is not None:
             # Brokers leave Nagle's algorithm on: their next PUBACK waits for this acknowledgement, for up to 40 ms.
             self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         if self._is_leaving:
             return
         self._decoder.feed(data)
-        if not self._take_is_due:
-            self._take()
+        if not self._processing_is_due:
+            self._process_packets()
 
     def pause_writing(self) -> None:
         """Publish no more until the socket's buffer has room."""
@@ -308,20 +373,6 @@ class MqttConnection(asyncio.Protocol):
                 raise
         raise failure
 
-    def _connect_packet(self) -> bytes:
-        session = self._session
-        properties = self._no_properties
-        if self._is_5:
-            properties = {}
-            if session.receive_maximum != _RECEIVE_MAXIMUM:
-                properties[Property.RECEIVE_MAXIMUM] = session.receive_maximum
-            if session.expiry:
-                properties[Property.SESSION_EXPIRY_INTERVAL] = session.expiry
-        return packets.connect(
-            session.client_id, keep_alive=KEEP_ALIVE_SECONDS, clean=not session.expiry,
-            username=self._address.username, password=self._address.password, will=session.will, properties=properties,
-        )  # fmt: skip
-
     # Subscribing: one packet for each topic filter, since identifier and user properties belong to a packet.
 
     async def _subscribe(self, wanted: Subscription) -> None:
@@ -367,7 +418,7 @@ class MqttConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_is_due = False
         if self._unsent and self._transport is not None and not self._ended.done():
-            self._has_sent = True
+            self._liveness.has_sent = True
             self._flushed_at = self._loop.time()
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
@@ -386,52 +437,37 @@ class MqttConnection(asyncio.Protocol):
         self._awaited_answers[packet_id] = kind, answer
         self._write(packet)
         while True:
-            before = self._bytes_received
+            before = self._liveness.bytes_received
             await asyncio.wait([answer], timeout=CONNECT_SECONDS)
             if answer.done():
                 return answer.result()
-            if not self._is_large_packet_coming(before, CONNECT_SECONDS):  # else the answer may come behind it
+            if not self._liveness.is_large_packet_coming(before, CONNECT_SECONDS):  # else the answer may come behind it
                 # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
                 asked = standard.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
 
-    def _is_large_packet_coming(self, before: int, seconds: float) -> bool:
-        """Return whether a part of a packet has come, and bytes came fast enough in the last `seconds`.
-
-        `before`: the value of `_bytes_received` when these seconds began.
-        """
-        return self._decoder.is_within and self._bytes_received - before >= _SLOWEST * seconds
-
-    def _tick(self) -> None:
-        """Send PINGREQ if half the keep-alive was silent in a direction.
-
-        End the connection if the PINGREQ before has no answer.
-        """
-        is_alive = self._has_received or self._is_large_packet_coming(self._bytes_at_tick, self._keep_alive / 2)
-        if is_alive or self._paused:
-            self._awaits_pong = False
-        if self._awaits_pong:
+    def _check_liveness(self) -> None:
+        """Send PINGREQ if half the keep-alive was silent, and end the connection if the last one has no answer."""
+        seconds = self.granted.keep_alive / 2
+        asks = self._liveness.check(seconds, can_read=not self._paused)
+        if asks is None:
             self.abort("the broker does not answer PINGREQ")
             return
-        if not self._has_sent or not is_alive:
-            self._awaits_pong = not self._paused  # while paused, no answer can be read
+        if asks:
             self._write(packets.pingreq())
-        self._has_sent = self._has_received = False
-        self._bytes_at_tick = self._bytes_received
-        self._ticking = self._loop.call_later(self._keep_alive / 2, self._tick)
+        self._liveness_timer = self._loop.call_later(seconds, self._check_liveness)
 
     # Receiving.
 
-    def _take(self) -> None:
-        """Handle received packets, at most 64 in one iteration of the loop, until reading is paused."""
-        self._take_is_due = False
+    def _process_packets(self) -> None:
+        """Act on received packets, at most 64 in one iteration of the loop, until reading is paused."""
+        self._processing_is_due = False
         left = _MOST_PACKETS
         try:
             while left and not (self._paused or self._is_leaving or self._ended.done()):
                 if (packet := self._decoder.next()) is None:
                     break
                 left -= 1
-                self._has_received = True
                 if type(packet) is Publish:
                     self._on_publish(packet)
                 elif type(packet) is packets.Acknowledged and packet.kind == standard.PUBACK:
@@ -443,21 +479,22 @@ class MqttConnection(asyncio.Protocol):
                 self._write(packets.disconnect(error.code))
                 self._flush()
             self._close(f"the broker sends what MQTT does not allow: {error}")
+        if left < _MOST_PACKETS:
+            self._liveness.has_received = True
         if not self._paused:
             self._set_reading(left > 0)
             if not left:
-                self._take_soon()
+                self._process_soon()
 
-    def _take_soon(self) -> None:
-        if not self._take_is_due:
-            self._take_is_due = True
-            self._loop.call_soon(self._take)
+    def _process_soon(self) -> None:
+        if not self._processing_is_due:
+            self._processing_is_due = True
+            self._loop.call_soon(self._process_packets)
 
     def _set_reading(self, wanted: bool) -> None:
-        """Start or stop reading from the socket."""
-        if wanted == self._is_reading or self._transport is None or self._ended.done():
+        """Start or stop reading from the socket; does nothing if that is so already."""
+        if self._transport is None or self._ended.done():
             return
-        self._is_reading = wanted
         if wanted:
             self._transport.resume_reading()
         else:
@@ -473,7 +510,7 @@ class MqttConnection(asyncio.Protocol):
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
                 # Allowed in a kept session: Mosquitto 2.0 sends again all that was under way, even if the client now
                 # takes less. If the connection ended, the next one would begin in the same way.
-                if len(self._unacknowledged) >= self._session.receive_maximum and not self.session_present:
+                if len(self._unacknowledged) >= self._session.receive_maximum and not self.granted.session_present:
                     raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")  # section 3.3.4
             self._unacknowledged[packet_id] = packet.qos
         try:
@@ -504,7 +541,7 @@ class MqttConnection(asyncio.Protocol):
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
 
     def _on_published(self, kind: int, packet_id: int, code: int) -> None:
-        """Handle PUBACK, or PUBREC and PUBCOMP of QoS 2 (section 4.3.3)."""
+        """Act on PUBACK, or on PUBREC and PUBCOMP of QoS 2 (section 4.3.3)."""
         awaited, published = self._published.get(packet_id, (standard.PUBACK, None))
         if kind != awaited:
             raise protocol_error(
@@ -531,14 +568,17 @@ class MqttConnection(asyncio.Protocol):
             return
         if packet.session_present and not self._session.expiry:
             raise protocol_error("CONNACK has a session that was not asked for")  # [MQTT-3.2.2-2]
-        found = self.properties = packet.properties
-        self.session_present = packet.session_present
-        self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
-        self.maximum_qos = found.get(Property.MAXIMUM_QOS, 2)  # section 3.2.2.3.4
-        self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
-        self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET)
-        # [MQTT-3.2.2-21]. 0 means no limit; pings are sent all the same, to notice a broker that has gone.
-        self._keep_alive = min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS)
+        found = packet.properties
+        self.granted = Granted(
+            packet.session_present,
+            found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry),
+            found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM),
+            found.get(Property.MAXIMUM_QOS, 2),  # section 3.2.2.3.4
+            found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET),
+            # [MQTT-3.2.2-21]. 0 means no limit; pings are sent all the same, to notice a broker that has gone.
+            min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS),
+            found,
+        )
         self._connected.set_result(None)
 
     def _close(self, why: str) -> None:
@@ -550,8 +590,8 @@ class MqttConnection(asyncio.Protocol):
         if self._ended.done():
             return
         self._ended.set_result(why)
-        if self._ticking is not None:
-            self._ticking.cancel()
+        if self._liveness_timer is not None:
+            self._liveness_timer.cancel()
         lost = BrokerError("the connection to the broker was lost")
         if not self._connected.done():
             says = f"the broker {self._address.shown} closed the connection without an answer to CONNECT ({why})"

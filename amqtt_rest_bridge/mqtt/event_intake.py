@@ -106,7 +106,7 @@ class EventIntake(MessageSession):
 
     async def connected(self, connection: MqttConnection) -> None:
         """Subscribe, unless the session is paused."""
-        if not connection.session_present:
+        if not connection.granted.session_present:
             self._subscribed = {}
             self.unacknowledged.clear()
         if self.is_paused:
@@ -125,7 +125,7 @@ class EventIntake(MessageSession):
 
     # Messages.
 
-    def take(self, connection: MqttConnection, received: Publish) -> None:
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
         """Accept a message, unless it came before and its calls go on."""
         if not self.is_continued(connection, received):
             self.accept(connection, received)

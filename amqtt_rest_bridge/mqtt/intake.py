@@ -12,7 +12,7 @@ import logging
 import math
 import time
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import KEY, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import MOST_USER_BYTES, Properties, Property
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from amqtt_rest_bridge.times import LineLimit
@@ -108,7 +108,7 @@ class MqttDelivery:
         return self.session.mark(self, event)
 
 
-class MessageSession(ABC):
+class MessageSession(ConnectionUser):
     """A session, and its messages that were not acknowledged, by packet id.
 
     Args:
@@ -124,19 +124,11 @@ class MessageSession(ABC):
         self.redelivered = 0  # messages that came with DUP
         self.is_paused = False
         self.unacknowledged: dict[int, MqttDelivery] = {}
-        self.client = ReconnectingClient(broker, session, self.take, self.connected, gate=gate)
-
-    @abstractmethod
-    def take(self, connection: MqttConnection, received: Publish) -> None:
-        """Take a message that a connection has read."""
+        self.client = ReconnectingClient(broker, session, self, gate)
 
     @abstractmethod
     def accept(self, connection: MqttConnection, received: Publish) -> None:
         """Begin the calls of a message."""
-
-    @abstractmethod
-    async def connected(self, connection: MqttConnection) -> None:
-        """Subscribe on a new connection."""
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002
         """Return the mark of a publication that ends a message for an event, empty without one: see `Delivery.mark`."""
@@ -410,7 +402,7 @@ class Intake(MessageSession):
         """Subscribe, unless the session connects again only for missed messages."""
         self._connection = connection
         has_subscribed, self._has_subscribed = self._has_subscribed, False
-        if not connection.session_present:  # the broker has forgotten the session: no message comes again
+        if not connection.granted.session_present:  # the broker has forgotten the session: no message comes again
             self.unacknowledged.clear()
             self._gone_filters = set()
         elif has_subscribed:
@@ -438,7 +430,7 @@ class Intake(MessageSession):
             self._has_missed, self._has_subscribed = False, True
             await self.client.connect_again(connection)
 
-    def take(self, connection: MqttConnection, received: Publish) -> None:
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
         """Accept a message. While `_subscribe` runs, one without room is missed."""
         if not self.is_continued(connection, received):
             if self._has_missed or (self._subscribing and not self._has_room()):

@@ -1,16 +1,18 @@
-"""A client of the broker that connects again whenever its connection ends. The event loop only.
+"""`ReconnectingClient` keeps a client id connected: it opens a connection, and the next one when that has ended.
 
-`mqtt.connection` is one connection. This module waits after its end, opens the next one, and checks what the broker
-supports.
+A message session (`intake`, `event_intake`) has a client, and so has each other user of a connection in `group`.
+`connection` is one connection. The event loop only.
 """
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.standard import Code, Properties, Property
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
@@ -32,31 +34,38 @@ def lacking_of(properties: Properties) -> str | None:
     return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"
 
 
+class ConnectionUser(ABC):
+    """What uses the connections of a `ReconnectingClient`."""
+
+    @abstractmethod
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
+        """Take a message that came on a connection."""
+
+    @abstractmethod
+    async def connected(self, connection: MqttConnection) -> None:
+        """Subscribe on a new connection. If this raises `BrokerError`, the next connection is tried."""
+
+    def disconnected(self, connection: MqttConnection, why: str) -> None:  # noqa: B027  # not all need it
+        """Note that a connection was lost."""
+
+    def resume(self) -> None:  # noqa: B027  # not all publish
+        """Publish again: the present connection takes more."""
+
+
 class ReconnectingClient:
-    """Keep a client id connected.
+    """Keeps a client id connected.
 
     Args:
         broker: Returns the broker's address and present password; called before each connection.
         session: Which client connects.
-        on_message: Called with each message and the connection that it came on.
-        on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
-        on_down: Called with a connection that has ended, and why.
-        on_writable: Called when more can be published; see `MqttConnection`.
-        lacking: Returns what the broker lacks by the properties of its CONNACK, None if it lacks nothing.
+        user: Uses the connections.
         gate: Awaited before each connection that `run` opens.
     """
 
     def __init__(
-        self,
-        broker: Callable[[], Address],
-        session: ClientSession,
-        on_message: OnMessage,
-        on_up: Callable[[MqttConnection], Awaitable[None]],
-        on_down: Callable[[MqttConnection, str], None] = lambda *_: None,
-        on_writable: Callable[[], None] = lambda: None,
-        lacking: Callable[[Properties], str | None] = lacking_of,
+        self, broker: Callable[[], Address], session: ClientSession, user: ConnectionUser,
         gate: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
         self.tried = asyncio.Event()
@@ -67,14 +76,10 @@ class ReconnectingClient:
         """The task of `run`, which `close` ends."""
         self._broker = broker
         self._session = session
-        self._on_message = on_message
-        self._on_up = on_up
-        self._on_down = on_down
-        self._on_writable = on_writable
-        self._lacking = lacking
+        self._user = user
         self._gate = gate
-        self._again: MqttConnection | None = None  # it was ended so that the next one follows at once
-        self._opened: MqttConnection | None = None
+        self._again: MqttConnection | None = None  # the last that `connect_again` has ended
+        self._opened: MqttConnection | None = None  # the last
         self._has_session = False
         self._shown = ""
         self._why = "it has not connected yet"
@@ -99,21 +104,22 @@ class ReconnectingClient:
     async def open(self) -> None:
         """Connect for the first time; raises `BrokerError`, also for a broker that lacks what a worker needs."""
         address = self._broker()
-        connection = self._opened = MqttConnection(address, self._session, self._on_message, self._on_writable)
+        user = self._user
+        connection = self._opened = MqttConnection(address, self._session, user.receive, user.resume)
         shown = self._shown = address.shown
         try:
             await _open(connection)
-            if (lacking := self._lacking(connection.properties)) is not None:
+            if (lacking := lacking_of(connection.granted.properties)) is not None:
                 raise BrokerError(f"the broker {shown} does not support {lacking}")  # noqa: TRY301  # closed below
-            if self._has_session and self._session.expiry and not connection.session_present:
+            if self._has_session and self._session.expiry and not connection.granted.session_present:
                 log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
-            if not self._has_session and connection.session_expiry < self._session.expiry:
+            if not self._has_session and connection.granted.session_expiry < self._session.expiry:
                 log.warning(
                     "the broker keeps the session of %s for %d s, not for session_expiry, %d s",
-                    self.client_id, connection.session_expiry, self._session.expiry,
+                    self.client_id, connection.granted.session_expiry, self._session.expiry,
                 )  # fmt: skip
             self._has_session = True
-            await self._on_up(connection)
+            await user.connected(connection)
         except NoAnswerError as error:
             raise BrokerError(f"{error}: it expects TLS, or {_MQTT_5}") from error
         except BaseException:
@@ -125,8 +131,14 @@ class ReconnectingClient:
         """Keep a connection open, until cancelled: connect, wait for its end, and connect again."""
         failures = 0
         while True:
-            if self.connection is not None:
-                failures = await self._ended(self.connection)
+            if (connection := self.connection) is not None:
+                why = await connection.ended()
+                self.connection = None
+                failures = 0 if connection is self._again else 1
+                if failures:
+                    self._why = why
+                    log.warning("%s lost its connection to %s: %s", self.client_id, self._shown, why)
+                    self._user.disconnected(connection, why)
             await asyncio.sleep(_BACKOFF.delay(failures) if failures else 0)
             if self._gate is not None:
                 await self._gate()
@@ -143,18 +155,6 @@ class ReconnectingClient:
                 log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
             finally:
                 self.tried.set()
-
-    async def _ended(self, connection: MqttConnection) -> int:
-        """Wait for the end of a connection; return how many failures that counts for."""
-        why = await connection.ended()
-        self.connection = None
-        if connection is self._again:
-            self._again = None
-            return 0
-        self._why = why
-        log.warning("%s lost its connection to %s: %s", self.client_id, self._shown, why)
-        self._on_down(connection, why)
-        return 1
 
     async def connect_again(self, connection: MqttConnection) -> None:
         """End a connection and open the next one at once, where the broker sends unacknowledged messages again."""
@@ -174,7 +174,7 @@ class ReconnectingClient:
 
 
 async def _open(connection: MqttConnection) -> None:
-    """Connect; a refusal of user name or password says where both are set."""
+    """Connect. If user name or password are refused, the error says where both are set."""
     try:
         await connection.open()
     except BrokerError as error:

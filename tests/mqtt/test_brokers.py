@@ -32,7 +32,7 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
         taken: asyncio.Queue[Publish] = asyncio.Queue()
         reader = MqttConnection(address, ClientSession("reader", 60, 10), lambda _, one: taken.put_nowait(one))
         await reader.open()
-        assert not reader.session_present
+        assert not reader.granted.session_present
         await reader.subscribe([Subscription("in/#", 300), Subscription("in/+", 7)])
         writer = MqttConnection(address, ClientSession("writer", 0, 10), lambda *_: None)
         await writer.open()
@@ -52,7 +52,7 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
         assert await reader.ended() == "the connection was lost"
         again = MqttConnection(address, ClientSession("reader", 60, 10), lambda _, one: taken.put_nowait(one))
         await again.open()
-        assert again.session_present
+        assert again.granted.session_present
         assert (await taken.get()).duplicate  # it was not acknowledged
         await again.disconnect()
         await writer.disconnect()

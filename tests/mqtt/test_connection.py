@@ -202,7 +202,7 @@ def test_connect_has_what_the_session_and_the_address_say() -> None:
         session = ClientSession("client", 60, 5, Will("w", b"gone"))
         connection = MqttConnection(address, session, lambda *_: None)
         await connection.open()
-        assert (connection.receive_maximum, connection.session_expiry) == (65_535, 60)
+        assert (connection.granted.receive_maximum, connection.granted.session_expiry) == (65_535, 60)
         connection.abort()
 
     run(script, use)

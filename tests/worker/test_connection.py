@@ -15,8 +15,9 @@ from amqtt_rest_bridge.group.sessions import MemberSession
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession
 from tests.mqtt.scripted import CONNACK, message, run, run_connected
 from tests.support.http_target import Peer
@@ -38,6 +39,16 @@ class Nothing:
 
     def refuse(self, message: Message, failure: CallError) -> None:
         raise AssertionError(message)
+
+
+class Idle(ConnectionUser):
+    """What needs nothing of its connections."""
+
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
+        raise AssertionError(received)
+
+    async def connected(self, connection: MqttConnection) -> None:
+        pass
 
 
 def puback(packet_id: int) -> bytes:
@@ -122,11 +133,8 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
         peer.send(bytes.fromhex("2008 0000 05 110000003C"))  # Session Expiry Interval 60
         peer.wait()
 
-    async def nothing(_: MqttConnection) -> None:
-        pass
-
     async def use(address: Address) -> None:
-        client = ReconnectingClient(lambda: address, SESSION, lambda *_: None, nothing)
+        client = ReconnectingClient(lambda: address, SESSION, Idle())
         await client.open()
         await client.close()
 
@@ -145,13 +153,10 @@ def test_the_password_is_read_again_before_each_connection() -> None:
         else:
             peer.wait()
 
-    async def nothing(_: MqttConnection) -> None:
-        pass
-
     async def use(address: Address) -> None:
         passwords = iter(["first", "second"])
         client = ReconnectingClient(
-            lambda: replace(address, username="bridge", password=next(passwords)), SESSION, lambda *_: None, nothing
+            lambda: replace(address, username="bridge", password=next(passwords)), SESSION, Idle()
         )
         running = asyncio.ensure_future(client.run())
         while len(connects) < 2:

@@ -15,7 +15,7 @@ import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient, lacking_of
+from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
@@ -25,14 +25,17 @@ pytestmark = pytest.mark.ejabberd
 SESSION = ClientSession("plant-0", 3600, 100)
 
 
-class Taker:
+class Taker(ConnectionUser):
     """Messages, which are acknowledged when a test says so."""
 
     def __init__(self) -> None:
         self._received: asyncio.Queue[tuple[MqttConnection, Publish]] = asyncio.Queue()
 
-    def __call__(self, connection: MqttConnection, received: Publish) -> None:
+    def receive(self, connection: MqttConnection, received: Publish) -> None:
         self._received.put_nowait((connection, received))
+
+    async def connected(self, connection: MqttConnection) -> None:
+        await connection.subscribe([Subscription("killed", 7)])
 
     async def next(self) -> tuple[MqttConnection, Publish, int]:
         """Return the next message, its connection and its packet id."""
@@ -54,7 +57,7 @@ class Taker:
 async def connected(where: Address, session: ClientSession) -> AsyncIterator[tuple[MqttConnection, Taker]]:
     """Connect, and close the socket in the end."""
     taker = Taker()
-    connection = MqttConnection(where, session, taker)
+    connection = MqttConnection(where, session, taker.receive)
     await connection.open()
     try:
         yield connection, taker
@@ -101,11 +104,6 @@ def cluster(
     return _started[-1]
 
 
-def lacks_more(properties: Any) -> str | None:
-    """Accept a broker without shared subscriptions: plain ones are tried here."""
-    return lacking_of({**properties, Property.SHARED_SUBSCRIPTION_AVAILABLE: 1})
-
-
 def address(cluster: Ejabberd, host: str) -> Address:
     return Address(host, cluster.port, USER, PASSWORD, None, host)
 
@@ -143,7 +141,7 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
 
             await next_second()
             new, at_new = await stack.enter_async_context(connected(b, SESSION))
-            assert new.session_present
+            assert new.granted.session_present
             assert (await old.ended()).startswith("Session taken over")
             _, again, packet_id_again = await at_new.next()
             assert (again.payload, packet_id_again, again.duplicate) == (b"first", packet_id, True)
@@ -154,7 +152,7 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
 
             await next_second()
             back, at_back = await stack.enter_async_context(connected(a, SESSION))
-            assert back.session_present
+            assert back.granted.session_present
             assert await at_back.acknowledged(4) == [b"first", b"second", b"third", b"fourth"]
             await back.disconnect()
 
@@ -190,23 +188,20 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         return [found for one in hosts for found in resolve(one, *more, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-
-    async def subscribe(connection: MqttConnection) -> None:
-        await connection.subscribe([Subscription("killed", 7)])
+    # It has no shared subscriptions: plain ones are tried here.
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.reconnecting.lacking_of", lambda _: None)
 
     async def use() -> None:
         b = address(cluster, cluster.hosts[1])
         at_killed = Taker()
         session = ClientSession("plant-2", 3600, 100)
-        client = ReconnectingClient(
-            lambda: address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more
-        )
+        client = ReconnectingClient(lambda: address(cluster, "nodes.example"), session, at_killed)
         await client.open()
         async with (
             connected(b, ClientSession("publisher", 0, 10)) as (publisher, _),
             connected(b, ClientSession("plant-3", 3600, 100)) as (other, at_other),
         ):
-            await subscribe(other)
+            await at_other.connected(other)
             await publish(publisher, b"before", topic="killed")
             await at_killed.next()
             running = asyncio.ensure_future(client.run())

@@ -37,7 +37,7 @@ def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messag
         await connection.open()
         await connection.subscribe([Subscription("$share/plant:Orders/in", 1)])
         await connection.disconnect()
-        return connection.session_present
+        return connection.granted.session_present
 
     found = [asyncio.run(present()) for _ in range(2)]
     mosquitto.client().publish("in", b"queued")
