@@ -279,7 +279,7 @@ class Lossless:
                 await asyncio.sleep(_FLUSH_SECONDS)
                 self._spool.flush()
             await asyncio.to_thread(self._spool.checkpoint)
-            self._spool.settle()
+            self._spool.finish_checkpoint()
 
     # What the ACL has said: `AclQueue` calls these.
 

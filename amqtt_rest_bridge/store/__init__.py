@@ -1,8 +1,13 @@
-"""What is on disk: messages of lossless routes until their calls have ended, failures. SQLite lives here only.
+"""Three files on disk, each an SQLite database. No other room opens one.
 
-`rows` has the table, and reads and checks what is in it; `spool` writes it. `keys` makes the keys of calls, `lock`
-keeps other brokers away, `salvage` repairs a damaged file, `disk_space` keeps a reserve on the disk. `seen` has the
-keys of DEDUPE_KEY, `failure_file` the failures that are kept.
+| file | holds | module |
+|---|---|---|
+| the spool | messages of lossless routes until their calls have ended | `spool`, with those below |
+| beside the spool, or in memory | keys of DEDUPE_KEY that were seen | `seen` |
+| the file of the setting failures | failed calls and requests, for pages and retries | `failure_file` |
+
+The spool is written by `spool`. `rows` has its table, and checks what is read from it. `keys` makes the keys of calls,
+`lock` keeps other brokers away, `salvage` replaces a damaged file, `disk_space` keeps room for removals.
 """
 
 from amqtt_rest_bridge.store.keys import BatchNumbers

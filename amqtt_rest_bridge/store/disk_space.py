@@ -1,16 +1,19 @@
-"""Room on the spool's disk, so that a spool on a full disk can still remove messages, which needs room, too.
+"""Room on the spool's disk: a removal needs room too, and must succeed on a full disk. Runs on the broker's loop.
 
-SQLite appends each commit to its log. A checkpoint copies the pages of the log into the database file, and only then
-the log restarts. So there must always be room for two things: the database file grows by what the log holds, and the
-log grows by one more removal. The reserve, a file beside the spool, holds that room.
+SQLite appends each commit to its log. A checkpoint copies the pages of the log into the database file; only then can
+the log begin again at its start. So two things always need room: the database file for what the log holds, and the log
+for one more removal. The *reserve*, a file beside the spool, holds that room on the disk. `Spool` asks for it before it
+keeps a message (`cover_message`), after a write that found no room (`make_room`), and after each checkpoint.
 
-When the disk has no room for a larger reserve, the spool is *tight*. The reserve then holds only what a removal needs,
-and the database may not grow, so a checkpoint needs no room and the log can always restart. A new message may take the
-room of a removed one, but only after a checkpoint of the present log: the log would grow with each message into the
-room that it needs. Once the disk has room, the full reserve is held again. When all messages are removed and other
-files have taken the rest of the disk, the database file shrinks to make room.
+When the disk has no room for the full reserve, the spool is *tight*:
 
-Runs on the broker's loop; checkpoints run on a thread.
+- The reserve holds only what a removal needs.
+- The database may not grow. So a checkpoint needs no room, and the log can always restart.
+- A new message may take the room of a removed one, once the present log has been restarted. Otherwise the log would
+  grow with each message into the room that a removal needs.
+
+Once the disk has room, the full reserve is held again. When all messages are removed and other files have taken the
+rest of the disk, the database file shrinks.
 """
 
 import contextlib
@@ -26,13 +29,14 @@ from amqtt_rest_bridge.system import NO_BLOCKS, open_private
 
 log = logging.getLogger(__name__)
 
+# The reserve grows in steps: a sixteenth of the file system, within these bounds. All sizes are in bytes.
 _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
-_SHARE: Final = 16  # of the file system
-_REMOVAL_ROOM: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
+_SHARE: Final = 16
+_REMOVAL_ROOM: Final = 32 << 10  # that a tight spool keeps, so that another program cannot take the last ones
 _BLOCK: Final = 4096
-_LARGEST_MESSAGE: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
-_SMALL_LOG: Final = 4 << 20  # bytes; the largest log that a checkpoint on the loop may copy
+_LARGEST_MESSAGE: Final = 16 << 20  # a larger message may not find room in a tight spool
+_SMALL_LOG: Final = 4 << 20  # the largest log that a checkpoint on the loop may copy
 _LARGE_RESERVE: Final = 64  # steps
 _MOST_PAGES: Final = (1 << 30) - 1
 
@@ -62,9 +66,7 @@ class Reserve:
             os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             os.ftruncate(self._file, before)
-            return (
-                error.errno not in NO_BLOCKS
-            )  # True if the file system cannot reserve: the spool runs without a reserve
+            return error.errno not in NO_BLOCKS  # True on a file system that cannot reserve: the spool does without
         return True
 
     def trim(self, size: int) -> None:
@@ -91,8 +93,8 @@ class DiskSpace:
         total = disk.f_blocks * disk.f_frsize
         self._step = min(_MOST_STEP, max(_LEAST_STEP, (total if limit < 0 else min(limit, total)) // _SHARE))
         self._log_room = self._step  # that the log needs for one message or some removals
-        self._budget = 0.0  # bytes that may be kept before the reserve is looked at
-        self._logged = False
+        self._budget = 0.0  # how much may be kept before the size of the reserve is compared again
+        self._has_logged = False  # that the disk is full
         self._page_limit = _MOST_PAGES if limit < 0 else max(64, limit // self._page_size - 64)
         self._pragma(f"max_page_count = {self._page_limit}")
         if not self._reserve.hold(self._checkpoint_growth() + self._log_room + self._step):
@@ -131,7 +133,7 @@ class DiskSpace:
         return gained
 
     def note_removal(self) -> None:
-        """Hold again what `make_room` has released, as far as the removal has not used it."""
+        """Hold again what `make_room` has released, without what the log of the removal has taken."""
         if self.tight:
             self._reserve.hold(_REMOVAL_ROOM - -(-self._log_size() // _BLOCK) * _BLOCK)
 
@@ -159,14 +161,15 @@ class DiskSpace:
         self._reserve.close()
 
     def _tighten(self) -> None:
+        """Make the spool tight, unless a restart of the log leaves room for the full reserve."""
         self.tight, self._budget = True, math.inf
         self._page_limit = self._pragma("max_page_count")
         self._pragma(f"max_page_count = {self._pages()}")
         self._reserve.trim(0 if self._log_size() else _REMOVAL_ROOM)
         self._restart_log(_SMALL_LOG)
         self._loosen()
-        if self.tight and not self._logged:
-            self._logged = True
+        if self.tight and not self._has_logged:
+            self._has_logged = True
             log.error(
                 "the disk of the spool %s is full: what it holds is safe and is sent; a new message is kept only where "
                 "a sent one has left room. Make room on the disk",
@@ -174,15 +177,15 @@ class DiskSpace:
             )
 
     def _loosen(self) -> None:
-        """Hold the reserve again if that leaves room for the log."""
+        """Hold the full reserve again, if that leaves room for the log: then the spool is not tight any more."""
         held = self._checkpoint_growth() + self._log_room + self._step
         if not self._reserve.hold(held + self._log_room):
             return
         self._reserve.trim(held)
         self._pragma(f"max_page_count = {self._page_limit}")
         self.tight, self._budget = False, 0.0
-        if self._logged:
-            self._logged = False
+        if self._has_logged:
+            self._has_logged = False
             log.warning("the disk of the spool %s has room again", self._path)
 
     def _shrink(self) -> None:

@@ -1,8 +1,9 @@
-"""The SQLite file in which kept runs survive a restart. The loop says what has changed; one thread writes.
+"""The SQLite file of the setting failures, in which kept runs survive a restart.
 
-What waits to be written are the ids of kept runs that have changed, and of runs that the file has and that are kept no
-more. So they are bounded, however long nothing can be written. If the disk is full or the file is damaged, the log and
-`/readyz` report it, and they are written later. A file that was removed or emptied is written again with all kept runs.
+`admin/kept_runs` says on the loop what has changed (`put`); one thread writes it. Only the ids of changed runs wait to
+be written, and of runs that are in the file and no longer kept. So their number is bounded, however long nothing can be
+written. If the disk is full or the file is damaged, the log and `/readyz` report it, and they are written later. A file
+that was removed or emptied is written again with all kept runs.
 
 A lock on the file (`flock`) keeps other brokers away, each of which would remove the runs of the others.
 """
@@ -55,8 +56,8 @@ class FailureFile(Generic[T]):
         self._decoder = msgspec.msgpack.Decoder(kind)
         self.trouble: str | None
         """Why the last write failed, None if it did not."""
-        self._lock: int | None = None  # a descriptor
-        self._changed = threading.Condition()  # guards these
+        self._lock: int | None = None  # the descriptor of the locked file
+        self._changed = threading.Condition()  # guards the following four
         self._kept: dict[str, T] = {}
         self._stored: set[str] = set()  # ids of runs that the file has
         self._waiting: dict[str, None] = {}  # ids of those to write or remove, in order
@@ -104,6 +105,7 @@ class FailureFile(Generic[T]):
             self._lock = None
 
     def _load(self) -> dict[str, T]:
+        """Return the runs in the file; none on a full disk, which `trouble` says."""
         self.trouble = None
         try:
             with self._open() as database:
@@ -138,7 +140,7 @@ class FailureFile(Generic[T]):
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, which is made where there is none or an empty one; then nothing has been written."""
+        """Open the file. A missing or empty one gets its table, and all kept runs wait to be written."""
         self._take_lock()
         with contextlib.closing(sqlite3.connect(self._path, timeout=1.0)) as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -155,7 +157,7 @@ class FailureFile(Generic[T]):
                     database.execute("BEGIN")
                     database.execute(_TABLE)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
-                with self._changed:  # all that is kept is written again
+                with self._changed:
                     self._stored, self._waiting = set(), dict.fromkeys(self._kept)
             yield database
 
@@ -180,6 +182,7 @@ class FailureFile(Generic[T]):
             os.close(lock)
 
     def _begin(self) -> None:
+        """Start the thread that writes."""
         thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
         try:
             thread.start()
@@ -189,6 +192,7 @@ class FailureFile(Generic[T]):
             self._thread = thread
 
     def _write_all(self) -> None:
+        """Write whatever waits, until the file is closed; after a failure again in five seconds. On the thread."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closing or self.trouble is not None)
@@ -235,7 +239,11 @@ def _write(database: sqlite3.Connection, runs: Mapping[str, object]) -> set[str]
     written = set()
     with database:
         for name, run in runs.items():
-            row = None if run is None else _encoded(name, run)
+            try:
+                row = None if run is None else _encoder.encode(run)
+            except UnicodeEncodeError as error:  # a text in it has no UTF-8 form: the run stays in memory
+                log.error("the failure %s cannot be written: %s", name, error)  # noqa: TRY400  # the fact is enough
+                row = None
             if row is None:
                 database.execute("DELETE FROM runs WHERE id = ?", (name,))
             else:
@@ -244,16 +252,8 @@ def _write(database: sqlite3.Connection, runs: Mapping[str, object]) -> set[str]
     return written
 
 
-def _encoded(name: str, run: object) -> bytes | None:
-    """Return a run as it is written; None for one with a text that has no UTF-8 form, which stays in memory."""
-    try:
-        return _encoder.encode(run)
-    except UnicodeEncodeError as error:
-        log.error("the failure %s cannot be written: %s", name, error)  # noqa: TRY400  # the fact is enough
-        return None
-
-
 def _hint(error: Exception) -> str:
+    """Return the hint for a file that cannot be used."""
     if isinstance(error, OSError) or sqlite_code(error) in _DENIED:
         return "name a file that can be written, in a folder that can"
     if sqlite_code(error) == _BUSY:

@@ -15,10 +15,11 @@ _IN_BATCH: Final = 1 << 47
 
 
 class BatchNumbers:
-    """The batch and the place of each message of an event with BATCH_SIZE, in order of arrival.
+    """Numbers the messages of an event with BATCH_SIZE: the batch of each, and its place in that batch.
 
-    So a batch is the same after a kill, and has the same key. Messages that WHEN skips later have a place, too. A batch
-    ends a little before its BATCH_SECONDS, so that its last message has reached the bridge when the bridge closes it.
+    The numbers are on disk, so that a batch is the same after a kill and has the same key. Messages that WHEN skips
+    have a place, too. A batch ends a little before its BATCH_SECONDS, so that its last message has reached the bridge
+    when the bridge closes the batch.
     """
 
     def __init__(self, size: int, seconds: float) -> None:

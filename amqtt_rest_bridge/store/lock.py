@@ -1,4 +1,4 @@
-"""The locks that keep other brokers away from a file."""
+"""Locks that keep other brokers away from the spool and from the file of failures."""
 
 import fcntl
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def lock_file(path: Path, in_use: str) -> int:
-    """Open a file, which is made where there is none, lock it, and return its descriptor, whose end is the lock's.
+    """Open and lock a file, and make it if it is missing; return its descriptor. Closing that releases the lock.
 
     Raises:
         InUseError: Another program has locked it; `in_use` is the message.
@@ -31,9 +31,10 @@ def lock_file(path: Path, in_use: str) -> int:
 class SpoolLock:
     """Two locks against other brokers, which would send every message a second time.
 
-    One is on the name, with symbolic links resolved; the other is on the database file itself, which may have another
-    name. The second one is taken last: closing any descriptor of a file drops the locks that SQLite has in the same
-    process, so a second spool of this process is refused before it opens the file.
+    1. On the name: the file `-lock` beside the spool, with symbolic links resolved.
+    2. On the database file itself, since it may have another name. It is opened only after the first lock: when any
+       descriptor of a file is closed, the locks that SQLite has on it in the same process are dropped. So a second
+       spool of this process is refused before it opens the file.
 
     Args:
         path: Of the database file, symbolic links resolved.

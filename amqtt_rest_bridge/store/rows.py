@@ -1,9 +1,9 @@
-"""The spool's table and its rows, which are checked when they are read back: a file outlives programs and disks.
+"""The table of the spool, and its rows. A row is checked when it is read: the file may be damaged, or written by hand.
+
+A row that cannot be read is an `Unreadable`, never an exception, so that all others are read.
 
 A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`. It is read and checked here, and written by
 `Spool.keep` and `salvage`.
-
-A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only.
 """
 
 import math
@@ -35,12 +35,13 @@ UPGRADES: Final[dict[int, str]] = {0: SCHEMA}  # from that version to the next; 
 _COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"  # all but the id, in order
 INSERT: Final = f"INSERT INTO calls ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
 
-_PAGE: Final = 100  # rows, or ...
-_PAGE_BYTES: Final = 1 << 20  # ... so many bytes of payloads, and one row more
+# So much is read at once: 100 rows, or less once their payloads are larger than 1 MiB.
+_PAGE: Final = 100
+_PAGE_BYTES: Final = 1 << 20
 # The reader asks for text as bytes (see `rows`), so the payload's own type has to be asked for.
 _SELECT: Final = f"SELECT id, typeof(payload), {_COLUMNS} FROM calls WHERE id"  # noqa: S608  # constants
 _LENGTHS: Final = f"SELECT id, length(payload) FROM calls WHERE id > ? AND id <= ? ORDER BY id LIMIT {_PAGE}"  # noqa: S608
-_SHOWN: Final = 200  # characters
+_SHOWN: Final = 200  # characters of the names of tables, in a message
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
 _YEAR_10000: Final = 253_402_300_800.0
 
@@ -119,6 +120,7 @@ def row(connection: sqlite3.Connection, number: int) -> Kept | Unreadable | None
 
 
 def _read(number: int, payload_type: bytes, *columns: Any) -> Kept | Unreadable:
+    """Return what the columns of `_SELECT` hold."""
     try:
         kept = _kept(*columns)
     except ValueError as error:
@@ -131,6 +133,7 @@ def _read(number: int, payload_type: bytes, *columns: Any) -> Kept | Unreadable:
 def _kept(
     key: Any, route: Any, event: Any, topic: Any, payload: Any, timestamp: Any, hops: Any, client: Any, user: Any
 ) -> Kept:
+    """Return the call that the columns of a row hold; raises ValueError for one that cannot be a call."""
     name = _text("topic", topic)
     if not name or has_wildcards(name):  # else as amqtt took it from the publisher: control characters, too
         raise ValueError(f"its topic {check_topic_name(name)}")

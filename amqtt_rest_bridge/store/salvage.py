@@ -1,6 +1,6 @@
 """Salvage of a damaged spool: its rows are copied into a new file, and the damaged one stays beside it.
 
-Runs at the start; blocks.
+`Spool` calls it when the file that it opens is damaged. Blocks until all is copied.
 """
 
 import contextlib
@@ -65,6 +65,7 @@ def salvage(path: Path, damage: str) -> None:
 
 
 def _copy(old: sqlite3.Connection, new: Path) -> int:
+    """Copy all rows that can be read into a new file; return how many."""
     count = missing = 0
     os.close(open_private(new))
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:

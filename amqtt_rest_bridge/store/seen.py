@@ -1,9 +1,11 @@
-"""The keys of DEDUPE_KEY that were seen, with their answers: beside the spool on disk, without a spool in memory.
+"""The keys of DEDUPE_KEY that were seen, each with the answer to its request: a file beside the spool.
 
-SQLite in both cases: a million keys take 70 MB of memory, and their file survives a killed process.
-It is written without a flush, so that the loop never waits for the disk. After a power cut the file may be lost, and
-its keys count as not seen. A damaged file is logged and replaced by an empty one. Keys that cannot be written, as on a
-full disk, are kept in memory.
+Without a spool they are in memory, in SQLite too: a million keys take 70 MB. The stages of DEDUPE_KEY ask it on the
+bridge's loop.
+
+The file survives a killed process. Nothing waits until the disk has it, so a power cut may lose the file: then its keys
+count as not seen. A damaged file is logged and replaced by an empty one. Keys that cannot be written, as on a full
+disk, are kept in memory.
 """
 
 import contextlib
@@ -37,9 +39,8 @@ _TABLE: Final = """
 class SeenKeys:
     """Keys and answers. Each method blocks for one small write at most.
 
-    An existing file is opened at once, since counting a million keys takes 0.1 s; a new one with the first key.
-
-    The time is Unix time at the start, and from then on advances with the monotonic clock.
+    An existing file is opened by the constructor, since counting a million keys takes 0.1 s; a new one is made with the
+    first key. Its time is Unix time at the start, and advances with the monotonic clock from then on.
 
     Args:
         path: Of the file, None for memory.

@@ -1,11 +1,16 @@
 """The spool of lossless routes: one SQLite file that holds every accepted message until its call has ended.
 
-`keep` writes to disk on the broker's loop, since the publisher's PUBACK has to wait for it. In WAL mode with
-`synchronous=NORMAL` a commit is a write without a flush: it survives a killed process, and may be lost in a power cut.
-Removals are gathered and committed together; if a kill prevents one, the call runs again with the same key.
+`broker/lossless` calls it on the broker's loop. A row is a call: a message for one event.
 
-The disk is flushed at checkpoints, on another thread: SQLite's own checkpoints would block the loop for up to 15 ms.
-There is no index of keys, since it would add pages to each commit.
+1. `keep` writes the row, before the publisher gets its PUBACK. In WAL mode with `synchronous=NORMAL` a commit is a
+   write that is not forced to the disk: it survives a killed process, and may be lost in a power cut.
+2. `permit` notes that the ACL allows the publication, `forget` that the call has ended. `flush` writes many of these in
+   one commit, 10 ms later. If a kill prevents that, the ACL is asked again, or the call runs again with the same key.
+3. `checkpoint` moves commits from the log into the file, on another thread: on the loop it would block for up to 15 ms.
+   `finish_checkpoint` follows on the loop.
+
+At the start `left_over` returns the rows of an earlier run. There is no index of keys, since it would add pages to each
+commit.
 
 | file beside it | what for |
 |---|---|
@@ -36,13 +41,14 @@ from amqtt_rest_bridge.system import is_lack_of_room, sqlite_code
 log = logging.getLogger(__name__)
 
 _ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `rows`
-_REPAIRS: Final = 4  # tries to open a file: as it is, in the reserve, salvaged, once more
-_PART: Final = 10  # removals in one commit while the disk is full
-# What one commit of `flush` may take, so that it blocks for some milliseconds: bytes of payloads that are removed. A
-# thousand permissions of 200 KB took 0.8 s, four thousand removals 0.4 s.
+_REPAIRS: Final = 4  # tries to open a file: as it is, with the room of the reserve, salvaged, once more
+_FEW: Final = 10  # removals in one commit while the disk is full
+# A commit of `flush` takes rows until their costs reach `_MOST_FLUSHED`, so that it blocks for some milliseconds. The
+# cost of a removal is about the bytes of the row, that of a permission eight times as much: SQLite writes the whole row
+# again. A thousand permissions of 200 KB took 0.8 s, four thousand removals 0.4 s.
 _MOST_FLUSHED: Final = 4 << 20
-_REMOVAL_COST: Final = 2048  # of a row, beside its payload
-_PERMISSION_FACTOR: Final = 8  # SQLite writes the whole row again
+_ROW_COST: Final = 2048  # of a row, beside its payload
+_PERMISSION_FACTOR: Final = 8
 _LARGE: Final = 16 << 10  # bytes; the sizes of smaller payloads do not matter
 _SQLITE_BUSY, _SQLITE_READONLY, _SQLITE_CORRUPT = 5, 8, 11
 _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool holds is kept"
@@ -54,7 +60,7 @@ class SpoolFullError(OSError):
 
 
 class Spool:
-    """The open file. Methods block for one small disk operation at most, `left_over` and `close` until all is done.
+    """The open file. A method blocks for one small disk operation at most, `left_over` and `close` until all is done.
 
     Args:
         path: Of the file; SQLite's other files lie beside it.
@@ -68,16 +74,16 @@ class Spool:
     def __init__(self, path: Path, large_log: int = 64 << 20) -> None:
         self._large_log = large_log
         self._ids: dict[str, int] = {}  # of the calls on disk, by key
-        self._large: dict[str, int] = {}  # bytes of those with large payloads
-        self._forgotten: dict[str, None] = {}
-        self._permitted: dict[str, None] = {}
-        self._failing = False
-        self._cramped = False  # what was permitted found no room
+        self._large: dict[str, int] = {}  # bytes of large payloads, by key
+        self._forgotten: dict[str, None] = {}  # keys of rows that `flush` removes
+        self._permitted: dict[str, None] = {}  # keys of rows in which `flush` notes that the ACL allows them
+        self._has_failed = False  # the last `flush`
+        self._lacks_room = False  # for permissions: they wait for a removal, or `finish_checkpoint`
         self.trouble: str | None = None
-        """Why the last write failed; None if it did not fail, or if `settle` has found that writing works again."""
+        """Why the last write failed; None if it did not, or if `finish_checkpoint` found that writing works again."""
         self.refusing: str | None = None
         """Why messages are refused: from the first refusal to the first message that is kept again."""
-        self._checkpointed = True  # completely, the last time
+        self._is_checkpointed = True  # the last checkpoint has moved all commits
         self._keys = CallKeys()
         self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
         with contextlib.ExitStack() as opened:
@@ -105,8 +111,8 @@ class Spool:
     ) -> str:
         """Write a call to disk and return its key.
 
-        `client` is the publisher's client id and user name while the ACL has not decided. `batch` says which calls
-        become one request, for an event with BATCH_SIZE.
+        `client` is the publisher's client id and user name if the ACL is still to be asked, None without an ACL.
+        `batch` says which calls become one request, for an event with BATCH_SIZE.
 
         Raises:
             SpoolFullError: The disk did not take it.
@@ -127,7 +133,7 @@ class Spool:
             self.trouble = str(error)
             self.refusing = self.refusing or self.trouble
             raise SpoolFullError(str(error)) from error
-        if self.refusing is not None and not self._disk.tight:  # while it is tight a message is kept now and then
+        if self.refusing is not None and not self._disk.tight:  # a tight spool keeps a message now and then
             log.warning("the spool %s keeps messages again", self._path)
         self.trouble = self.refusing = None
         self._note(key, self._cursor.lastrowid or 0, message)
@@ -150,16 +156,16 @@ class Spool:
         if not self._forgotten and not self._permitted:
             return
         try:
-            self._flush()
+            self._flush_part()
         except (sqlite3.Error, OSError) as error:
-            if not self._failing:  # said once, since it is tried again all the time
+            if not self._has_failed:  # logged once: it is tried again every 10 ms
                 log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
-            self._failing = True
+            self._has_failed = True
             self.trouble = str(error)
             return
-        if self._failing:
+        if self._has_failed:
             log.warning("the spool %s can be written again", self._path)
-        self._failing = False
+        self._has_failed = False
         self.trouble = None
 
     def checkpoint(self) -> None:
@@ -167,21 +173,21 @@ class Spool:
 
         Runs on a thread of its own, with a connection of its own, so that the loop's commits never wait for the disk.
         """
-        self._checkpointed = False
+        self._is_checkpointed = False
         with (
             contextlib.suppress(sqlite3.Error),
             closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection,
         ):
             _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._checkpointed = pages == moved
+            self._is_checkpointed = pages == moved
 
-    def settle(self) -> None:
-        """Finish a checkpoint: restart a large log, measure the room on the disk, see whether a fault is over."""
-        self._cramped = False
+    def finish_checkpoint(self) -> None:
+        """Restart a large log after a checkpoint, adapt the reserve to the disk, see whether a fault is over."""
+        self._lacks_room = False
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > self._large_log:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._disk.finish_checkpoint(checkpointed=self._checkpointed)
+            self._disk.finish_checkpoint(checkpointed=self._is_checkpointed)
             if self.trouble is not None and not self._disk.tight:
                 self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # writes the page that holds it
                 self.trouble = None
@@ -214,20 +220,8 @@ class Spool:
         if len(message.payload) > _LARGE:
             self._large[key] = len(message.payload)
 
-    def _next_part(self) -> tuple[list[str], list[str]]:
-        """Return what the next commit removes and permits."""
-        removed: list[str] = []
-        permitted: list[str] = []
-        room, size_of = _MOST_FLUSHED, self._large.get
-        for keys, part, factor in ((self._forgotten, removed, 1), (self._permitted, permitted, _PERMISSION_FACTOR)):
-            for key in keys:
-                if room <= 0:
-                    break
-                part.append(key)
-                room -= _REMOVAL_COST + factor * size_of(key, 0)
-        return removed, permitted
-
     def _open(self) -> None:
+        """Open the file; on a full disk release the reserve for that, and salvage a damaged file."""
         for _ in range(_REPAIRS):
             # Opened where the broker is constructed, used by its loop: one thread at a time.
             self._connection = sqlite3.connect(
@@ -252,6 +246,12 @@ class Spool:
         raise sqlite3.OperationalError("it could not be repaired")
 
     def _prepare(self) -> None:
+        """Check the opened file, and make or upgrade its table.
+
+        Raises:
+            ConfigurationError: It belongs to another program, or to a newer version of this one.
+            sqlite3.Error: It is damaged, or cannot be written.
+        """
         connection = self._connection
         connection.text_factory = bytes  # of what is read; see `rows`
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -267,9 +267,8 @@ class Spool:
                 f"this one supports up to {SCHEMA_VERSION}); install that version again, it sends what the file holds"
             )
         connection.execute("PRAGMA page_size = 1024")  # of a new file; each commit writes a page
-        connection.execute(
-            "PRAGMA secure_delete = OFF"
-        )  # some builds have it on: a removal would write as much as the message
+        # Some builds have this on: then a removal would write as much as the message.
+        connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
@@ -285,28 +284,36 @@ class Spool:
         self._cursor = connection.cursor()
         self._disk = DiskSpace(self._path, self._reserve, connection)
 
-    def _flush(self) -> None:
-        removed, permitted = self._next_part()
-        if (self._disk.tight or self._cramped) and not removed:
-            return  # see below
+    def _flush_part(self) -> None:
+        """Write as much as one commit may take; on a full disk remove rows first, a few at a time."""
+        removed: list[str] = []
+        permitted: list[str] = []
+        room = _MOST_FLUSHED
+        for keys, part, factor in ((self._forgotten, removed, 1), (self._permitted, permitted, _PERMISSION_FACTOR)):
+            for key in keys:
+                if room <= 0:
+                    break
+                part.append(key)
+                room -= _ROW_COST + factor * self._large.get(key, 0)
+        if (self._disk.tight or self._lacks_room) and not removed:
+            return  # a permission needs as much room as the row; without it the ACL is asked again after a restart
         try:
             self._write(removed, permitted)
+            self._lacks_room = False
         except sqlite3.Error as error:
             if not is_lack_of_room(error):
                 raise
             self._disk.make_room()
-            for start in range(0, len(removed), _PART):
-                self._remove(removed[start : start + _PART])
-            # A change of a row needs as much room as the row. What is not noted is asked for again after a restart.
-            self._cramped = True  # tried again when calls have ended, or by `settle`: not with each flush
+            for start in range(0, len(removed), _FEW):
+                self._remove(removed[start : start + _FEW])
+            self._lacks_room = True
             with contextlib.suppress(sqlite3.OperationalError):
                 self._write([], permitted)
-                self._cramped = False
+                self._lacks_room = False
             self._disk.note_removal()
-        else:
-            self._cramped = False
 
     def _remove(self, removed: list[str]) -> None:
+        """Remove rows on a full disk, if need be with the room that the reserve holds."""
         try:
             self._write(removed, [])
         except sqlite3.Error as error:
@@ -315,6 +322,7 @@ class Spool:
             self._write(removed, [])
 
     def _write(self, removed: list[str], permitted: list[str]) -> None:
+        """Commit removals and permissions, by their keys; raises `sqlite3.Error` if nothing was written."""
         connection, ids = self._connection, self._ids
         try:
             connection.execute("BEGIN")

@@ -52,7 +52,7 @@ def tidy(spool: Spool) -> None:
     for _ in range(3):
         spool.flush()
     spool.checkpoint()
-    spool.settle()
+    spool.finish_checkpoint()
 
 
 def take_what_is_left(folder: Path) -> None:

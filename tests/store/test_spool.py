@@ -196,12 +196,12 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(tmp_
     assert log.stat().st_size > path.stat().st_size
     spool.checkpoint()
     assert path.stat().st_size > 500 * 200
-    spool.settle()
+    spool.finish_checkpoint()
     assert 0 < log.stat().st_size < 4 << 20
     while log.stat().st_size < 4 << 20:
         kept.append(spool.keep("R", "E", message(200), 0, None))
     spool.checkpoint()
-    spool.settle()
+    spool.finish_checkpoint()
     assert log.stat().st_size == 0
     spool.close()
     again = Spool(path)
@@ -261,7 +261,7 @@ def test_what_was_permitted_and_finds_no_room_to_be_noted_is_tried_again_when_ca
         for _ in range(100):
             spool.flush()
         assert written == []
-        spool.settle()
+        spool.finish_checkpoint()
         spool.flush()
         assert "UPDATE" in written
         spool.forget(keys[1])
