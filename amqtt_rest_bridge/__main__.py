@@ -29,21 +29,21 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 
 
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "check": ("write.check", "report what is wrong with route files"),
-    "new": ("write.new", "write a first route with its test"),
-    "help": ("write.help", "print what a setting of a route file means"),
-    "fmt": ("write.fmt", "write route files in the canonical layout"),
-    "lsp": ("write.lsp", "serve an editor: faults, completion, formatting while you type"),
+    "check": ("check", "report what is wrong with route files"),
+    "new": ("new", "write a first route with its test"),
+    "help": ("help", "print what a setting of a route file means"),
+    "fmt": ("fmt", "write route files in the canonical layout"),
+    "lsp": ("lsp", "serve an editor: faults, completion, formatting while you type"),
     "try": ("dry_run", "show what a message would send"),
-    "install": ("write.install", "fetch the routes of a published template"),
+    "install": ("install", "fetch the routes of a published template"),
     "test": ("route_tests", "run the tests beside route files"),
-    "replay": ("look.replay", "publish the messages of failures again"),
+    "replay": ("replay", "publish the messages of failures again"),
     "serve": ("serve", "run the broker with its plugins"),
     "worker": ("worker", "run routes beside any MQTT 5 broker"),
-    "status": ("look.status", "show how the routes of a running broker are doing"),
-    "failures": ("look.failures", "list the failures that a running bridge has kept"),
-    "retry": ("look.retry", "send the messages of kept failures again"),
-    "trace": ("look.trace", "print messages and requests of a running bridge as they happen"),
+    "status": ("status", "show how the routes of a running broker are doing"),
+    "failures": ("failures", "list the failures that a running bridge has kept"),
+    "retry": ("retry", "send the messages of kept failures again"),
+    "trace": ("trace", "print messages and requests of a running bridge as they happen"),
 }
 """Commands by name: their modules below `cli`, and what they do."""
 

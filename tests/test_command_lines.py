@@ -135,7 +135,7 @@ sys.exit(status if sys.argv[1] == "interrupted" else "it does not import that")
         pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.cli", id="commands"),
         pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.errors", id="last of them"),
         pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.lot", id="a command's"),
-        pytest.param("amqtt_rest_bridge.__main__", ["status"], "amqtt_rest_bridge.cli.look.status", id="a command"),
+        pytest.param("amqtt_rest_bridge.__main__", ["status"], "amqtt_rest_bridge.cli.status", id="a command"),
         pytest.param("template_api.cli", ["list"], "typer", id="typer of the API"),
         pytest.param("template_api.cli", ["list"], "template_api.config", id="settings of the API"),
         pytest.param("template_api.cli", ["list"], "template_api.library", id="a command's of the API"),

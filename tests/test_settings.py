@@ -224,6 +224,6 @@ def test_the_row_that_the_page_shows_is_all_that_a_new_setting_takes() -> None:
     _, (typo,) = build(extended, {"idel_seconds": 3})
     assert typo.hint == "did you mean idle_seconds?"
     (setting,) = [one for one in fields(extended) if one.name == "idle_seconds"]
-    (option,) = worker._option(setting).annotation.__metadata__
+    (option,) = worker.option_of(setting).annotation.__metadata__
     assert option.envvar == variable_of(setting) == "REST_BRIDGE_IDLE_SECONDS"
     assert "| `idle_seconds` | 60 | close a connection" in plugin_table(extended, WorkerSettings)

@@ -1,9 +1,12 @@
-"""The commands of `rest-bridge`, one module each, and what several of them share. Main thread.
+"""The commands of `rest-bridge`, a module each, and what several of them share. Main thread.
 
-`on_any_streams`, `command_line`, `Command` and `as_written` are those of `template-api` too.
+The module of a command has its name, but for `dry_run` (`try`) and `route_tests` (`test`). `__main__` calls its
+function `run`, whose annotations describe the options to typer, and which returns the exit status. `DESCRIPTION` and
+`EPILOG` are printed by `--help` as written. Results go to standard output, errors to standard error.
 
-A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
-standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
+`admin_client` and `broker_client` are shared by the commands that ask a running bridge or its broker, `configuration`
+and `logs` by those that run one, `yaml_files` by all that read YAML.
+`template-api` uses `on_any_streams`, `command_line`, `Command` and `as_written`, too.
 """
 
 import contextlib
@@ -49,14 +52,20 @@ class CommandError(HintedError):
 def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Return the decorator of a `main` whose standard streams may be closed, full or of any encoding: no traceback.
 
-    Its exit status is 1 when who reads its output has seen enough, `unwritten` when the output cannot be written, 130
-    after Ctrl-C.
+    Its exit status is 1 when the reader of its output has closed the pipe, `unwritten` when the output cannot be
+    written, 130 after Ctrl-C.
     """
 
     def decorator(run: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
         @functools.wraps(run)
         def main(*args: _Arguments.args, **options: _Arguments.kwargs) -> int:
-            _make_usable()
+            # What the shell closed is opened, so that no other file gets the descriptor of a standard stream.
+            for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+                if getattr(sys, name) is None:
+                    setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
+            out = sys.stdout
+            if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or "utf" not in out.encoding.lower()):
+                out.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
             try:
                 exit_status = run(*args, **options)
                 if not sys.stdout.closed:  # the language server closes it
@@ -77,16 +86,6 @@ def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Argum
         return main
 
     return decorator
-
-
-def _make_usable() -> None:
-    """Open standard streams that the shell closed, so that no other file gets their descriptors."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
-    out = sys.stdout
-    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or "utf" not in out.encoding.lower()):
-        out.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
 
 
 def command_line(version: Callable[[], str], description: str, epilog: str | None, *, completes: bool) -> typer.Typer:

@@ -90,20 +90,14 @@ def run(
     if reason := check_topic_name(topic):
         raise ConfigurationError(f"--topic {topic!r} {reason}")
     user = tuple(_pair("--property", one) for one in user_property or ())
-    return _show_message(loaded.routes, Message(topic, body, time.time(), MessageProperties(user)), send=send)
-
-
-def _show_message(routes: tuple[Route, ...], message: Message, *, send: bool) -> int:
-    topic = message.topic
-    triggered = [
-        (route, event) for route in routes for event in route.client_events if filter_matches(event.source_topic, topic)
-    ]
+    message = Message(topic, body, time.time(), MessageProperties(user))
+    events = [(route, event) for route in loaded.routes for event in route.client_events]
+    triggered = [(route, event) for route, event in events if filter_matches(event.source_topic, topic)]
     if not triggered:
-        filters = sorted({event.source_topic for route in routes for event in route.client_events})
-        listed = ", ".join(filters) or "(nothing)"
-        print(f"a message on {topic} triggers no client event; the routes listen on: {listed}")
+        filters = ", ".join(sorted({event.source_topic for _, event in events})) or "(nothing)"
+        print(f"a message on {topic} triggers no client event; the routes listen on: {filters}")
         return 1
-    outcomes = [_show(route, event, message, send=send) for route, event in triggered]
+    outcomes = [_show_call(route, event, message, send=send) for route, event in triggered]
     return 0 if all(outcomes) else 1
 
 
@@ -143,7 +137,7 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     return 0 if tried.response.status < "400" else 1
 
 
-def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
+def _show_call(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     key = (str(uuid.uuid4()) if send else ANY_KEY) if route.is_lossless else None  # the Idempotency-Key

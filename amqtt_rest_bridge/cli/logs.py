@@ -75,7 +75,19 @@ class Handler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.holding = True
+        self.is_debug = False
         self._held: logging.LogRecord | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what amqtt 0.12.1 logs beside our own lines.
+
+        That is the stack of a listener that cannot bind; and, but for debug, three lines at INFO for each client that
+        comes and goes, of which one is enough to fill a log, and two of its EventLoggerPlugin.
+        """
+        is_amqtt = record.name.startswith("amqtt.")
+        if is_amqtt and record.levelno == logging.INFO and not self.is_debug:
+            return _CONNECTION.match(record.getMessage()) is None
+        return not (is_amqtt and record.msg == "Broker startup failed")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, after the one that waits."""
@@ -135,43 +147,23 @@ def configure(
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler.setFormatter(TextFormatter(_DEBUG_TEXT if debug else _TEXT))
-    handler.holding = not only_messages
-    if not debug:
-        handler.addFilter(_is_not_of_a_connection)
+    handler.holding, handler.is_debug = not only_messages, debug
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("transitions").setLevel(logging.WARNING)
-    logging.getLogger("amqtt.broker").addFilter(_is_not_startup_failure)
     logging.captureWarnings(capture=True)
-    sys.excepthook = _log_uncaught
-    threading.excepthook = _log_thread
+    log = logging.getLogger(_LOGGER)
+
+    def log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        log.critical("ended by an exception", exc_info=(kind, error, traceback))
+
+    def log_thread(caught: threading.ExceptHookArgs) -> None:
+        if caught.exc_value is not None:
+            name = caught.thread.name if caught.thread is not None else "?"
+            log.error("thread %s ended", name, exc_info=(caught.exc_type, caught.exc_value, caught.exc_traceback))
+
+    sys.excepthook = log_uncaught
+    threading.excepthook = log_thread
     return handler
-
-
-def _is_not_of_a_connection(record: logging.LogRecord) -> bool:
-    """Drops the three lines that amqtt 0.12.1 logs at INFO for each client that comes and goes.
-
-    One is enough to fill a log where devices connect, send and leave; those of its EventLoggerPlugin are two more.
-    """
-    return not (
-        record.levelno == logging.INFO and record.name.startswith("amqtt.") and _CONNECTION.match(record.getMessage())
-    )
-
-
-def _is_not_startup_failure(record: logging.LogRecord) -> bool:
-    """Drops the stack that amqtt 0.12.1 logs when a listener cannot bind: the service reports it in one line."""
-    return record.msg != "Broker startup failed"
-
-
-def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    logging.getLogger(_LOGGER).critical("ended by an exception", exc_info=(kind, error, traceback))
-
-
-def _log_thread(caught: threading.ExceptHookArgs) -> None:
-    if caught.exc_value is not None:
-        name = caught.thread.name if caught.thread is not None else "?"
-        logging.getLogger(_LOGGER).error(
-            "thread %s ended", name, exc_info=(caught.exc_type, caught.exc_value, caught.exc_traceback)
-        )
 
 
 class StrayOutput:

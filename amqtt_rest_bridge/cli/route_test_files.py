@@ -1,7 +1,6 @@
-"""Test files of routes (`*.test.yaml`) to cases and the routes that they test. Reads files.
+"""Reads test files of routes (`*.test.yaml`): their cases, and the routes that they test. `route_tests` runs them.
 
-The classes are the format of these files: msgspec builds them, and refuses members and types that they do not have; a
-fault names whatever a file should not hold.
+The classes are the format of these files: msgspec builds them, and refuses members and types that they do not have.
 """
 
 import os
@@ -150,6 +149,13 @@ class _File(_Member, frozen=True):
                 raise ValueError(f"{name!r} cannot be the name of a secret")
 
 
+_UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
+_EXPECTED: Final = re.compile("Expected `(.*)`, got `(.*)`")
+_WORDS: Final = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "bool": "a boolean"}
+_KINDS: Final = (*_Member.__subclasses__(), *_Content.__subclasses__())
+_MEMBERS: Final = sorted({name for kind in _KINDS for name in kind.__struct_fields__})
+
+
 @dataclass(frozen=True, slots=True)
 class CaseFile:
     """A test file: the route files that it tests, what GET ENV and GET SECRET read in it, and its cases by name."""
@@ -193,7 +199,16 @@ def read(path: Path) -> CaseFile:
     try:
         file = msgspec.convert(read_yaml(path)[0], _File)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{path}: {_explained(error)}") from error
+        # msgspec's message with the words of YAML, behind the place: `tests[0].sends: must be a list, not text`.
+        what, _, place = str(error).partition(" - at ")
+        if unknown := _UNKNOWN.fullmatch(what):
+            hint = did_you_mean(unknown[1], _MEMBERS) or "the reference has a table of all members"
+            what = f"{unknown[1]} is not known here; {hint}"
+        elif wrong := _EXPECTED.fullmatch(what):
+            expected, got = ([_WORDS.get(one, one) for one in kinds.split(" | ")] for kinds in wrong.groups())
+            what = f"must be {' or '.join(one for one in expected if one != 'null')}, not {got[0]}"
+        place = place.replace("`", "").replace("$.", "").replace("$", "")
+        raise ConfigurationError(f"{path}: {place}: {what}" if place else f"{path}: {what}") from error
     routes = [file.routes] if isinstance(file.routes, str) else file.routes
     return CaseFile(
         path,
@@ -209,26 +224,6 @@ def octets(value: Any, base64: bytes | None = None) -> bytes:
     if base64 is not None:
         return base64
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-
-
-_UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
-_EXPECTED: Final = re.compile("Expected `(.*)`, got `(.*)`")
-_WORDS: Final = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "bool": "a boolean"}
-_KINDS: Final = (*_Member.__subclasses__(), *_Content.__subclasses__())
-_MEMBERS: Final = sorted({name for kind in _KINDS for name in kind.__struct_fields__})
-
-
-def _explained(error: msgspec.ValidationError) -> str:
-    """Write msgspec's message with the words of YAML, behind the place: `tests[0].sends: must be a list, not text`."""
-    what, _, place = str(error).partition(" - at ")
-    if unknown := _UNKNOWN.fullmatch(what):
-        hint = did_you_mean(unknown[1], _MEMBERS) or "the reference has a table of all members"
-        what = f"{unknown[1]} is not known here; {hint}"
-    elif wrong := _EXPECTED.fullmatch(what):
-        expected, got = ([_WORDS.get(one, one) for one in kinds.split(" | ")] for kinds in wrong.groups())
-        what = f"must be {' or '.join(one for one in expected if one != 'null')}, not {got[0]}"
-    place = place.replace("`", "").replace("$.", "").replace("$", "")
-    return f"{place}: {what}" if place else what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,16 @@ def run(
     failed = sum(not outcome.passed for outcome in outcomes)
     print(f"{len(outcomes) - failed} passed, {failed} failed")
     if junit is not None:
-        _write_junit(junit, outcomes)
+        suite = ET.Element("testsuite", name="rest-bridge test", tests=str(len(outcomes)), failures=str(failed))
+        for outcome in outcomes:
+            case = ET.SubElement(suite, "testcase", classname=visible(str(outcome.file)), name=visible(outcome.name))
+            if not outcome.passed:
+                failure = ET.SubElement(case, "failure", message="not as expected")
+                failure.text = "\n".join(map(visible, outcome.lines(set())))
+        try:
+            ET.ElementTree(suite).write(junit, encoding="utf-8", xml_declaration=True)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {junit}: {error.strerror or error}") from error
     return 1 if failed else 0
 
 
@@ -139,52 +148,31 @@ def _run_file(file: CaseFile) -> Iterator[_Outcome]:
             Difference(one.where, masker.text(one.expected), masker.text(one.actual))
             for one in (_differences(case, loaded.routes) if can_run else ())
         ]
-        is_explained = not can_run or bool(found and errors and not _is_led(case, loaded.routes))
-        yield _Outcome(file.path, name, found, [str(error) for error in errors] if is_explained else [])
-
-
-def _is_led(case: Case, routes: Sequence[Route]) -> bool:
-    """Return whether all that a case gives leads to an event of these routes, so that it needs no other one."""
-    if case.message is None:
-        return _try(case, routes).route is not None
-    return all(any(_triggered(one, routes)) for one in (case.message, *case.batch))
-
-
-def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:
-    failed = sum(not outcome.passed for outcome in outcomes)
-    suite = ET.Element("testsuite", name="rest-bridge test", tests=str(len(outcomes)), failures=str(failed))
-    for outcome in outcomes:
-        case = ET.SubElement(suite, "testcase", classname=visible(str(outcome.file)), name=visible(outcome.name))
-        if not outcome.passed:
-            failure = ET.SubElement(case, "failure", message="not as expected")
-            failure.text = "\n".join(map(visible, outcome.lines(set())))
-    try:
-        ET.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from error
+        reasons = [] if can_run else errors
+        if can_run and found and errors:  # a route that lacks something is the reason if the case leads to no other one
+            if case.message is None:
+                is_led = _try(case, loaded.routes).route is not None
+            else:
+                is_led = all(any(_triggered(one, loaded.routes)) for one in (case.message, *case.batch))
+            reasons = [] if is_led else errors
+        yield _Outcome(file.path, name, found, [str(error) for error in reasons])
 
 
 def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
     """Run a case by the code of the bridge; yield the differences between what it expects and what happens."""
-    if case.message is not None:
-        yield from _run_message(case, case.message, routes)
+    if case.message is None:
+        tried = _try(case, routes)
+        if case.answers is not None:
+            status, headers, body = tried.response.status[:3], tried.response.headers, tried.response.body
+            yield from _compare("answers", case.answers, {"status": status, "headers": headers, "body": body})
+        elif tried.route is None:
+            yield Difference("request", "an endpoint that it leads to", "no event has this method and path")
+        yield from _compare_lists("publishes", case.publishes, map(_of_publication, tried.publications))
         return
-    tried = _try(case, routes)
-    if case.answers is not None:
-        answer = tried.response
-        yield from _compare(
-            "answers", case.answers, {"status": answer.status[:3], "headers": answer.headers, "body": answer.body}
-        )
-    elif tried.route is None:
-        yield Difference("request", "an endpoint that it leads to", "no event has this method and path")
-    yield from _compare_lists("publishes", case.publishes, map(_of_publication, tried.publications))
-
-
-def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
     server = _Server(case.responses if case.response is None else [case.response])
     trials: list[Verdict] = []
     calls: dict[EventName, tuple[Route, ClientEvent, list[Message]]] = {}
-    for one in (*[given] * (1 + case.twice), *case.batch):
+    for one in (*[case.message] * (1 + case.twice), *case.batch):
         for route, event, topic in _triggered(one, routes):
             properties = MessageProperties(tuple((name, str(text)) for name, text in one.properties.items()))
             message = Message(topic, octets(one.payload, one.payload_base64), case.now, properties)
@@ -192,9 +180,14 @@ def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> I
     for route, event, messages in calls.values():
         trials += try_calls(route, event, messages, server.send, key=_KEY if route.is_lossless else None)
     if not trials:
-        yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
+        listened = f"no event listens on {case.message.topic or case.message.event}"
+        yield Difference("message", "an event that it triggers", listened)
+    sent = [
+        {"method": one.method.value, "url": one.url, "headers": one.headers, "body": one.body or b""}
+        for one in server.requests
+    ]
     publications = [trial.publication for trial in trials if trial.publication is not None]
-    yield from _compare_lists("sends", case.sends, map(_of_request, server.requests))
+    yield from _compare_lists("sends", case.sends, sent)
     yield from _compare_lists("publishes", case.publishes, map(_of_publication, publications))
     skipped = any(trial.outcome is Outcome.SKIPPED for trial in trials)
     if case.skipped is not None and case.skipped != skipped:
@@ -202,6 +195,7 @@ def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> I
 
 
 def _triggered(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
+    """Yield the events that a message leads to, with its topic; a message without a topic is of an event's schedule."""
     for route in routes:
         for event in route.client_events:
             if given.event == event.name:  # as its schedule runs it
@@ -211,6 +205,7 @@ def _triggered(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[
 
 
 def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
+    """Run the request of a case."""
     given = case.request or CallerRequest()
     body = octets(given.body, given.body_base64)
     headers = {name.lower(): str(text) for name, text in given.headers.items()}
@@ -247,20 +242,17 @@ class _Server:
         return HttpResponse(given.status, given.reason, headers, octets(given.body, given.body_base64), 0.0)
 
 
-def _of_request(request: HttpRequest) -> dict[str, Any]:
-    """Return the members of a request that a test may expect."""
-    body = request.body or b""
-    return {"method": request.method.value, "url": request.url, "headers": request.headers, "body": body}
-
-
 def _of_publication(publication: Publication) -> dict[str, Any]:
     """Return the members of a message that a test may expect."""
     payload = publication.payload
+    failure = ""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        failure = str(json.loads(payload)["error"]["code"])
     return {
         "topic": publication.topic,
         "retain": publication.retain,
         "qos": "that of each subscription" if publication.qos is None else publication.qos,
-        "failure": _failure_code(payload) or _shown(payload) or "(no failure)",
+        "failure": failure or _shown(payload) or "(no failure)",
         "properties": () if publication.properties is None else publication.properties.user,
         "payload": payload,
     }
@@ -313,13 +305,6 @@ def _texts_differ(where: str, expected: Scalar, actual: Scalar) -> Iterator[Diff
     wanted, found = (str(one).lower() if isinstance(one, bool) else str(one) for one in (expected, actual))
     if wanted != found:
         yield Difference(where, wanted, found)
-
-
-def _failure_code(payload: bytes) -> str | None:
-    try:
-        return str(json.loads(payload)["error"]["code"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _shown(data: bytes) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,37 +64,34 @@ def run(
     debug: Annotated[bool, typer.Option("-d", "--debug", help="same as --log-level debug")] = False,
 ) -> int:
     """Serve until a signal, or validate; a failure is reported on one line."""
-    level, path = LogLevel.DEBUG if debug else log_level, config
+    level = LogLevel.DEBUG if debug else log_level
+    stray = signals = None
     if check:
         written = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
         logs = configure(log_format, sys.stdout, level=written, only_messages=True)
-        return report_failure(lambda: _check(path), logs)
-    stray = StrayOutput() if log_format is LogFormat.JSON else None
-    logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
-    signals = Signals(logs.write_last)
-    signals.install()
-
-    def work() -> int:
+    else:
+        stray = StrayOutput() if log_format is LogFormat.JSON else None
+        logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
+        signals = Signals(logs.write_last)
+        signals.install()
+    try:
         try:
-            return _serve(path, signals, logs)
+            status = _check(config) if signals is None else _serve(config, signals, logs)
         finally:
             if stray is not None:
                 stray.end()
-
-    return report_failure(work, logs)
-
-
-def report_failure(work: Callable[[], int], logs: Handler) -> int:
-    """Return the exit status of the work; an error of ours becomes the last line of the log, and 1."""
-    try:
-        status = work()
     except BridgeError as error:
-        line = f"rest-bridge: error: {' '.join(str(error).split())}"
-        logs.write_held(line)
-        logs.write_last(line)
-        return 1
+        return report_failure(error, logs)
     logs.write_held()  # above INFO there may be no later record, which would write it
     return status
+
+
+def report_failure(error: BridgeError, logs: Handler) -> int:
+    """Write an error as the last line of the log, and return the exit status of the command."""
+    line = f"rest-bridge: error: {' '.join(str(error).split())}"
+    logs.write_held(line)
+    logs.write_last(line)
+    return 1
 
 
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:

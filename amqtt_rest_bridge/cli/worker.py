@@ -5,7 +5,6 @@ import inspect
 import json
 import logging
 import os
-import ssl
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, fields, replace
@@ -17,7 +16,7 @@ import typer
 from amqtt_rest_bridge.cli import count
 from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
-from amqtt_rest_bridge.errors import ConfigurationError, Fault
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.packets import of_text
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.settings import (
@@ -86,12 +85,13 @@ def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
     A secret has a variable only: other users of the machine can see options.
     """
     parameters = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    parameters += [_option(one) for one in _TEXTS if not row_of(one).is_secret]
+    parameters += [option_of(one) for one in _TEXTS if not row_of(one).is_secret]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
     return run
 
 
-def _option(setting: "Field[Any]") -> inspect.Parameter:
+def option_of(setting: "Field[Any]") -> inspect.Parameter:
+    """Return the parameter of the command that sets a setting, with its option and variable."""
     row = row_of(setting)
     kind: Any = next((number for number in (int, float) if setting.type in (number, number | None)), str)
     default = "required" if row.is_required else f"default: {'none' if setting.default is None else setting.default}"
@@ -126,16 +126,23 @@ def run(
     """Run until a signal, or validate; a failure is reported on one line."""
     secrets = {one.name: os.environ.get(variable_of(one)) or None for one in _TEXTS if row_of(one).is_secret}
     options = {name: value for name, value in (settings | secrets).items() if value is not None}
-    if check:
-        logs = configure(log_format, sys.stdout, level=LogLevel.INFO, only_messages=True)
-        return report_failure(lambda: _check(config, options), logs)
-    if probe:
-        logs = configure(log_format, sys.stderr, level=LogLevel.WARNING, only_messages=True)
-        return report_failure(lambda: _probe(config, options, as_json=as_json), logs)
-    logs = configure(log_format, sys.stderr, level=log_level)
-    signals = Signals(logs.write_last)
-    signals.install()
-    return report_failure(lambda: _run(config, options, signals, logs), logs)
+    logs = configure(
+        log_format, sys.stdout if check else sys.stderr,
+        level=LogLevel.INFO if check else LogLevel.WARNING if probe else log_level, only_messages=check or probe,
+    )  # fmt: skip
+    try:
+        if check:
+            status = _check(config, options)
+        elif probe:
+            status = _probe(config, options, as_json=as_json)
+        else:
+            signals = Signals(logs.write_last)
+            signals.install()
+            status = _run(config, options, signals, logs)
+    except BridgeError as error:
+        return report_failure(error, logs)
+    logs.write_held()  # above INFO there may be no later record, which would write it
+    return status
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", list[Fault]]:
@@ -233,29 +240,26 @@ def broker_address(settings: WorkerSettings) -> tuple[Address | None, list[Setti
 
     No message holds the password.
     """
-    read: list[Any] = []
     faults: list[SettingFault] = []
-    for names, part in ((("broker",), _url), (("password_secret",), _password), (_TLS_FILES, _tls)):
-        try:
-            read.append(part(settings))
-        except ConfigurationError as error:
-            faults.append((names, str(error)))
-    if faults:
-        return None, faults
-    url, password, tls = read
-    return replace(url, password=password, tls=tls), []
-
-
-def _url(settings: WorkerSettings) -> Address:
-    url = parse_url(settings.broker)
+    url, password, tls = parse_url(settings.broker), None, None
     if url is None or url.path is not None:  # a WebSocket
-        raise ConfigurationError("the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS")
-    if url.password is not None:
-        raise ConfigurationError(
+        faults.append((("broker",), "the setting broker must be mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS"))
+    elif url.password is not None:
+        why = (
             f"the setting broker holds a password: put it into the environment variable {PASSWORD_VARIABLE}, "
             "or name a file of secrets_dir in password_secret"
         )
-    return url
+        faults.append((("broker",), why))
+    try:
+        password = _password(settings)
+    except ConfigurationError as error:
+        faults.append((("password_secret",), str(error)))
+    try:
+        files = {name: getattr(settings, name) for name in _TLS_FILES}
+        tls = load_tls(settings.broker.lower().startswith("mqtts:"), files, "broker: mqtts://...")
+    except ConfigurationError as error:
+        faults.append((_TLS_FILES, str(error)))
+    return (None, faults) if url is None or faults else (replace(url, password=password, tls=tls), [])
 
 
 def _password(settings: WorkerSettings) -> str | None:
@@ -265,8 +269,3 @@ def _password(settings: WorkerSettings) -> str | None:
     except ValueError:  # which may hold it
         raise ConfigurationError("the broker's password is not UTF-8, or longer than MQTT can write") from None
     return password
-
-
-def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
-    files = {name: getattr(settings, name) for name in _TLS_FILES}
-    return load_tls(settings.broker.lower().startswith("mqtts:"), files, "broker: mqtts://...")

@@ -1,6 +1,6 @@
-"""YAML files of people: the values, the places of keys, and what is wrong with the text, in our words. Reads files.
+"""Reads YAML files that people write: values, the places of keys, and what is wrong with the text in plain words.
 
-PyYAML's own words need some knowledge of YAML, and it places some mistakes where it can go on no longer.
+PyYAML's own words need some knowledge of YAML, and it places some mistakes behind the line that has them.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, reason
 _QUOTES: Final = "put the value in quotes"
 _BLOCK_END: Final = "expected <block end>, but found "
 
-# By what PyYAML's message begins with; True: at the place where it began to read what is wrong.
+# What a message of PyYAML begins with; True if the fault is where PyYAML began to read, not where it ended; our words.
 _WORDS: Final[tuple[tuple[str, bool, str], ...]] = (
     ("could not find expected ':'", True, "this line is not a name and a value, as in name: value"),
     (
@@ -59,7 +59,13 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
         root = loader.get_single_node()
         return None if root is None else loader.construct_document(root), root
     except yaml.MarkedYAMLError as error:
-        line, column, words = _explained(error)
+        mark, problem = error.problem_mark or error.context_mark, error.problem or ""
+        words = problem if isinstance(error, _RefusedError) else f"this is not YAML: {problem}"
+        for beginning, is_context, explained in _WORDS:
+            if problem.startswith(beginning):
+                mark, words = error.context_mark if is_context else mark, explained
+                break
+        line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
         raise ConfigurationError(f"{path}:{line}:{column}: {words}") from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
@@ -90,14 +96,3 @@ class _Loader(yaml.SafeLoader):
         except ValueError as error:  # of a date such as 2026-13-45
             why = f"a value that cannot be read ({reason(error)}); {_QUOTES}"
             raise _RefusedError(problem=why, problem_mark=node.start_mark) from error
-
-
-def _explained(error: yaml.MarkedYAMLError) -> tuple[int, int, str]:
-    """Return line and column of a mistake, from 1, and what is wrong."""
-    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
-    words = problem if isinstance(error, _RefusedError) else f"this is not YAML: {problem}"
-    for beginning, is_context, explained in _WORDS:
-        if problem.startswith(beginning):
-            mark, words = error.context_mark if is_context else mark, explained
-            break
-    return 1 if mark is None else mark.line + 1, 1 if mark is None else mark.column + 1, words

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from amqtt_rest_bridge.cli.look.trace import line
+from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import admin_of, client_route, runs
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Answer, Recorder, recording

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.write import fault_formats
+from amqtt_rest_bridge.cli import fault_formats
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from tests.support.forked import REST_BRIDGE, run
 from tests.support.route_text import BASIC

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from amqtt_rest_bridge.cli.look import status_table
-from amqtt_rest_bridge.cli.look.status import parse_status
+from amqtt_rest_bridge.cli import status_table
+from amqtt_rest_bridge.cli.status import parse_status
 from amqtt_rest_bridge.group.leases import Lease, Presence
 from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, merge
 from amqtt_rest_bridge.times import rfc3339

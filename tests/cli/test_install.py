@@ -11,7 +11,7 @@ import requests
 import responses
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.write import library as template_library
+from amqtt_rest_bridge.cli import library as template_library
 from tests.support.http_target import AUTHORITY, Peer, Target, answering, reply, server_tls
 from tests.support.ports import free_port
 from tests.support.route_text import BASIC

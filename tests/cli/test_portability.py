@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.cli.write.portability import portability_warnings
+from amqtt_rest_bridge.cli.portability import portability_warnings
 from amqtt_rest_bridge.errors import FaultCode, Severity
 from amqtt_rest_bridge.lot.sources import Source
 from tests.support.route_text import BASIC, marked

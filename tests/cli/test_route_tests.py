@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.look.replay import read_failures
+from amqtt_rest_bridge.cli.replay import read_failures
 from amqtt_rest_bridge.cli.route_test_files import Case, SourceMessage
 from amqtt_rest_bridge.lot.model import Publication
 from tests.support.commands import SERVER_ROUTE

@@ -15,9 +15,9 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.look.admin_client import AdminClient, AdminError
-from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
-from amqtt_rest_bridge.cli.look.status import Overview, watch_bridge, watch_broker
+from amqtt_rest_bridge.cli.admin_client import AdminClient, AdminError
+from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, broker_address
+from amqtt_rest_bridge.cli.status import Overview, watch_bridge, watch_broker
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.group.leases import Lease
 from tests.cli.test_status_table import status
@@ -472,7 +472,7 @@ def test_nothing_is_asked_without_one_address(
 
 
 def test_a_bridge_that_is_away_for_a_moment_ends_no_table(target: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.cli.look.status._REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("amqtt_rest_bridge.cli.status._REFRESH_SECONDS", 0.01)
     content = json.dumps({"routes": [status("a"), 3], "reasons": []}).encode()
     seen: list[Overview] = []
 

@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from amqtt_rest_bridge.cli.look.status import parse_status
-from amqtt_rest_bridge.cli.look.status_table import counters_age, route_table, summary
+from amqtt_rest_bridge.cli.status import parse_status
+from amqtt_rest_bridge.cli.status_table import counters_age, route_table, summary
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.look import admin_client
-from amqtt_rest_bridge.cli.look.trace import line
+from amqtt_rest_bridge.cli import admin_client
+from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import TOKEN, admin_of, client_route
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder

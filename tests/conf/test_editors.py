@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.cli.write import lsp
+from amqtt_rest_bridge.cli import lsp
 from tests.support.documents import ROOT, page
 
 FOLDER = ROOT / "conf" / "editors"

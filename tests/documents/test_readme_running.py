@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.cli.look.trace import line
+from amqtt_rest_bridge.cli.trace import line
 from amqtt_rest_bridge.lot import loader
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.model import Route

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from amqtt_rest_bridge.cli.look.broker_client import broker_address
-from amqtt_rest_bridge.cli.look.status import Overview, watch_broker
+from amqtt_rest_bridge.cli.broker_client import broker_address
+from amqtt_rest_bridge.cli.status import Overview, watch_broker
 from tests.benchmarks import rig
 from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.waiting import SECONDS

@@ -42,7 +42,7 @@ _LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
 _IMPORTED: Final = [
     REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.app", "amqtt_rest_bridge.plugin",
     "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
-    "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.look.status", "amqtt_rest_bridge.cli.worker",
+    "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.bridge", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
     # What these import when they run:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
 from amqtt_rest_bridge.errors import visible
 
 DESCRIPTION = f"""\

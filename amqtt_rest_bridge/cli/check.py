@@ -3,18 +3,14 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
-
-if TYPE_CHECKING:
-    from amqtt_rest_bridge.lot.model import Route
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -59,50 +55,46 @@ def run(
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Print the faults of all files, sorted."""
+    from amqtt_rest_bridge.cli import fault_formats
     from amqtt_rest_bridge.lot import loader, sources  # which --help does not need
     from amqtt_rest_bridge.lot.evaluation import Environment
 
     read = sources.read(paths)
     loaded = loader.load(read, Environment(os.environ, secrets_dir))
-    faults = sources.in_order([*loaded.faults, *(fault for route in loaded.routes for fault in _needs_of(route))])
+    found = list(loaded.faults)
+    for route in loaded.routes:
+        if route.is_lossless or route.config.use_ssl:  # it may need settings, which are not known here
+            from amqtt_rest_bridge.settings import WorkerSettings
+
+            for one in WorkerSettings().faults_of(route):
+                severity = Severity.NOTICE if one.severity is Severity.ERROR else one.severity
+                found.append(replace(one, severity=severity))
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
-        faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
+        found.append(Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE))
     if portable:
-        from amqtt_rest_bridge.cli.write.portability import portability_warnings
+        from amqtt_rest_bridge.cli.portability import portability_warnings
 
-        faults = sources.in_order([*faults, *(fault for source in read for fault in portability_warnings(source))])
+        found += [fault for source in read for fault in portability_warnings(source)]
+    faults = sources.in_order(found)
     shown, others = listed(faults)
     summary = f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}"
-    _print(shown, Format.JSON if as_json else form, {source.path: source.text for source in read}, others, summary)
-    return 1 if loaded.has_errors else 0
-
-
-def _needs_of(route: "Route") -> Iterator[Fault]:
-    """Yield what a route needs of the settings, which are not known here: what keeps it from starting is a notice."""
-    if route.is_lossless or route.config.use_ssl:
-        from amqtt_rest_bridge.settings import WorkerSettings
-
-        for fault in WorkerSettings().faults_of(route):
-            yield replace(fault, severity=Severity.NOTICE) if fault.severity is Severity.ERROR else fault
-
-
-def _print(faults: Sequence[Fault], form: Format, texts: Mapping[str, str], others: str | None, summary: str) -> None:
-    """Print faults in a form; beside the forms for programs, how many more there are goes to standard error."""
-    from amqtt_rest_bridge.cli.write import fault_formats
-
+    if as_json:
+        form = Format.JSON
     match form:
         case Format.JSON:
-            print(fault_formats.json_of(faults))
+            print(fault_formats.json_of(shown))
         case Format.SARIF:
-            print(fault_formats.sarif_of(faults))
+            print(fault_formats.sarif_of(shown))
         case Format.GITHUB:
-            print("".join([f"{fault_formats.github_of(fault)}\n" for fault in faults]), end="")
+            print("".join([f"{fault_formats.github_of(fault)}\n" for fault in shown]), end="")
         case Format.TEXT:
+            texts = {source.path: source.text for source in read}
             columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            for fault in faults:
+            for fault in shown:
                 print(fault_formats.text_of(fault, texts, columns))
     if others is not None:
         print(others, file=sys.stdout if form is Format.TEXT else sys.stderr)
     if form is Format.TEXT:
         print(summary)
+    return 1 if loaded.has_errors else 0

@@ -1,4 +1,4 @@
-"""The command: a published template to checked route files in a folder. Main thread."""
+"""`rest-bridge install`: fetch a published template, check its route files and write them. Main thread."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.write.library import InstallError, Library, Notebook
+from amqtt_rest_bridge.cli.library import InstallError, Library, Notebook
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.definitions import Block, Definition
@@ -190,7 +190,7 @@ def _contents(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
 
 
 def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checked:
-    """Check files by themselves, for what they need, then after those of the folder, for names and endpoints in use."""
+    """Check files by themselves, for what they need, then with those of the folder, for names and endpoints in use."""
     parsed = ParsedTexts()
     found = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
     new: list[sources.Source] = []
@@ -260,6 +260,7 @@ def _published_credentials(definition: Definition, environment: Environment) -> 
 
 
 def _is_literal(value: Value | None) -> bool:
+    """Return whether a value is written out: no variable, secret or message brings a part of it in."""
     return value is not None and not value.brought_in and bool(value.text) and not _PLACEHOLDER.search(value.text)
 
 
@@ -270,6 +271,7 @@ def _is_on(block: Block, name: str) -> bool:
 
 
 def _shown(block: Block, name: str) -> str | None:
+    """Return a setting with variables and secrets as their names, None if the block does not have it."""
     node = block.settings.get(name)
     if node is None:
         return None
@@ -331,22 +333,18 @@ def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
                 os.fsync(file.fileno())
         with undo:
             for name in files:
-                _put(staging, folder / name, undo, force=force)
+                staged, target = staging / name, folder / name
+                if force and os.path.lexists(target):
+                    kept = staging / f"{name}.kept"
+                    os.link(target, kept, follow_symlinks=False)
+                    staged.replace(target)
+                    undo.callback(kept.replace, target)
+                    continue
+                try:
+                    os.link(staged, target)
+                except FileExistsError as error:
+                    raise InstallError(f"{target} exists", _OVERWRITE) from error
+                undo.callback(target.unlink)
             undo.pop_all()
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _put(staging: Path, target: Path, undo: contextlib.ExitStack, *, force: bool) -> None:
-    staged = staging / target.name
-    if force and os.path.lexists(target):
-        kept = staging / f"{target.name}.kept"
-        os.link(target, kept, follow_symlinks=False)
-        staged.replace(target)
-        undo.callback(kept.replace, target)
-        return
-    try:
-        os.link(staged, target)
-    except FileExistsError as error:
-        raise InstallError(f"{target} exists", _OVERWRITE) from error
-    undo.callback(target.unlink)

@@ -1,4 +1,4 @@
-"""What another parser of the language refuses: Coreflux's wants keywords in capitals and four spaces a level. Pure."""
+"""`check --portable`: what Coreflux's parser refuses, which wants capital keywords and four spaces a level. Pure."""
 
 import re
 
@@ -25,16 +25,19 @@ def portability_warnings(source: Source) -> list[Fault]:
     found = _Statements(source)
     for route in parse(source.text).definitions:
         if isinstance(route, RouteNode):
-            found.read(route)
+            found.check(route)
     return found.report.faults
 
 
 class _Statements:
+    """The statements of a text, and the warnings about them."""
+
     def __init__(self, source: Source) -> None:
         self.report = Report(source.path, source.text)
         self._text = source.text
 
-    def read(self, route: RouteNode) -> None:
+    def check(self, route: RouteNode) -> None:
+        """Warn of the statements of a route: their indentation, keywords and settings."""
         extensions: set[str] | None = None  # of the block, None before the first one
         for one in statements_of(route, self._text):
             name = "" if one.name is None else one.name.text
@@ -43,7 +46,15 @@ class _Statements:
                 extensions = {setting for setting, row in rows.items() if not row.portable}
             elif one.level > 1 and extensions is None:
                 continue
-            self._check_layout(one.offset, one.level)
+            before, width = self.report.line_before(one.offset), LEVEL * one.level
+            if before.strip():
+                message = "a statement behind another one in its line is not portable"
+                self._warn(one.offset, message, "begin a line with it")
+            elif "\t" in before:
+                self._warn(one.offset, "a tab in the indentation is not portable", f"write {width} spaces")
+            elif len(before) != width:
+                message = f"an indentation of {len(before)} spaces is not portable here"
+                self._warn(one.offset, message, f"write {width} spaces; rest-bridge fmt does")
             self._check_case(_KEYWORDS[one.level], one.offset)
             if one.level == 1 and name.upper() == BlockKind.ROUTE_CONFIG:
                 self._warn(one.offset, f"{name.upper()} is not portable", _EXTENSION)
@@ -55,17 +66,6 @@ class _Statements:
             for piece in one.pieces:
                 if piece.source:
                     self._check_case(_GET, piece.offset)
-
-    def _check_layout(self, offset: int, level: int) -> None:
-        """Warn of a statement that does not begin its line, after four spaces for each level."""
-        before = self.report.line_before(offset)
-        if before.strip():
-            self._warn(offset, "a statement behind another one in its line is not portable", "begin a line with it")
-        elif "\t" in before:
-            self._warn(offset, "a tab in the indentation is not portable", f"write {LEVEL * level} spaces")
-        elif len(before) != LEVEL * level:
-            message = f"an indentation of {len(before)} spaces is not portable here"
-            self._warn(offset, message, f"write {LEVEL * level} spaces; rest-bridge fmt does")
 
     def _check_case(self, keywords: re.Pattern[str], offset: int) -> None:
         """Warn of the first keyword of a statement that is not in capitals."""

@@ -16,7 +16,7 @@ import typer
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,14 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, read_bytes, several
-from amqtt_rest_bridge.cli.look import broker_client
-from amqtt_rest_bridge.cli.look.broker_client import (
-    BROKER_HELP,
-    DEFAULT_BROKER,
-    Broker,
-    broker_address,
-)
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, broker_client, read_bytes, several
+from amqtt_rest_bridge.cli.broker_client import BROKER_HELP, DEFAULT_BROKER, Broker, broker_address
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.forms import FormError
@@ -56,24 +51,21 @@ examples:
 """
 
 
-def _pace(text: str) -> float:
-    try:
-        return forms.read_rate(text)
-    except FormError as error:
-        raise typer.BadParameter(f"{error.message}; {error.hint}") from error
-
-
 def run(
     source: Annotated[str, typer.Option("--from", metavar="FILTER|FILE", help="file with failures, or topic filter")],
     broker: Broker = DEFAULT_BROKER,
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
-    rate: Annotated[float, typer.Option(metavar="RATE", parser=_pace, help="messages at most")] = "10/s",  # type: ignore[assignment]
+    rate: Annotated[str, typer.Option(metavar="RATE", help="messages at most")] = "10/s",
     seconds: Annotated[float, typer.Option(metavar="N", min=0.1, help="how long to listen on a topic filter")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
     """Read the failures, ask, and publish their messages; return the exit status."""
+    try:
+        pause = forms.read_rate(rate)
+    except FormError as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint="'--rate'") from error
     address = broker_address(broker or DEFAULT_BROKER, ca_file, cert_file, key_file)
     if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a name that is too long
         found = read_failures(read_bytes(Path(source), _LARGEST_FILE).split(b"\n"))
@@ -85,13 +77,22 @@ def run(
         # A topic may carry any messages, such as results beside failures. A line of a file is damaged or cut off.
         found.without_message += len(found.damaged)
         found.damaged.clear()
-    print(_summary(found))
+    topics = Counter(one.topic for one in found.publications)
+    lines = [f"{count:>7} on {visible(topic)}" for topic, count in topics.items()]
+    if found.damaged:
+        named = several([str(line) for line in found.damaged], _MOST_NAMED)
+        lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}")
+    if found.without_message:
+        lines.append(
+            f"{found.without_message:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule"
+        )
+    print("\n".join(lines) or "no failures")
     publications = found.publications
     question = f"Publish {len(publications)} message(s) to {address.shown}?"
     if publications and not yes and not agrees(question):
         return 1
     if publications:
-        asyncio.run(broker_client.publish(address, publications, rate))
+        asyncio.run(broker_client.publish(address, publications, pause))
         print(f"published {len(publications)} message(s)")
     return 1 if found.damaged else 0
 
@@ -125,6 +126,7 @@ def read_failures(payloads: Iterable[bytes]) -> FoundMessages:
 
 
 def _message_of(text: bytes) -> Publication:
+    """Return the message of a failure payload; raises `_DamagedError`, or another error where there is no message."""
     try:
         failure: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -138,26 +140,8 @@ def _message_of(text: bytes) -> Publication:
         content = payload.encode() if encoding == "utf-8" else base64.b64decode(payload, validate=True)
     except ValueError as error:
         raise _DamagedError(str(error)) from error
-    first = _first_received(failure.get("timestamp"))
-    return Publication(topic, content, properties=None if first is None else MessageProperties(((TIME, repr(first)),)))
-
-
-def _first_received(timestamp: object) -> float | None:
-    """Parse when the broker first received a message, to Unix seconds; return None for any other text."""
-    try:
-        return datetime.fromisoformat(str(timestamp)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _summary(found: FoundMessages) -> str:
-    topics = Counter(one.topic for one in found.publications)
-    lines = [f"{count:>7} on {visible(topic)}" for topic, count in topics.items()]
-    if found.damaged:
-        named = several([str(line) for line in found.damaged], _MOST_NAMED)
-        lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}")
-    if found.without_message:
-        lines.append(
-            f"{found.without_message:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule"
-        )
-    return "\n".join(lines) or "no failures"
+    properties = None
+    with suppress(ValueError, OverflowError):  # else it is not known when the broker first received the message
+        first = datetime.fromisoformat(str(failure.get("timestamp"))).timestamp()
+        properties = MessageProperties(((TIME, repr(first)),))
+    return Publication(topic, content, properties=properties)

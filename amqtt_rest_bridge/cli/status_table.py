@@ -74,7 +74,16 @@ def route_table(statuses: Iterable[Status], console: Console, now: float) -> Gro
         if bands[-1] and used + gap + each.width > console.width:
             bands.append([])
         bands[-1].append(each)
-    return Group(*(_table([name, *band], gap) for band in bands), *_errors(ordered, now))
+    errors: list[Text] = []
+    for status in ordered:
+        error, why = status.get("last_error"), status.get("health_reason")
+        parts = [] if why is None else [_text(why)]
+        if isinstance(error, Mapping):
+            shown = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
+            parts.insert(0, f"{shown or _UNKNOWN} ({_age(error.get('time'), now)})")
+        if parts:
+            errors.append(Text(f"{_text(status['name'])}: {'; '.join(parts)}"))
+    return Group(*(_table([name, *band], gap) for band in bands), *errors)
 
 
 def group_tables(group: GroupOverview) -> Group:
@@ -139,6 +148,7 @@ def _table(columns: Sequence[_Column], gap: int) -> Table:
 
 
 def _columns(ordered: Sequence[Status]) -> Iterator[_Column]:
+    """Yield the columns of routes, the names first; numbers that are zero or unknown for every route are left out."""
     yield _Column("ROUTE", [Text(_text(status["name"])) for status in ordered], is_name=True)
     if any("workers" in status for status in ordered):  # of a group
         yield _Column("WORKERS", [Text(str(len(status.get("workers", ())))) for status in ordered], is_number=True)
@@ -148,7 +158,8 @@ def _columns(ordered: Sequence[Status]) -> Iterator[_Column]:
         [Text(_text(None if "away_since" in status else status.get("connection"))) for status in ordered],
     )
     for title, group, member in _NUMBERS:
-        values = [_member(status, group, member) for status in ordered]
+        groups = [status.get(group) for status in ordered]
+        values = [members.get(member) if isinstance(members, Mapping) else None for members in groups]
         if any(values):
             yield _Column(title, [Text(_text(value)) for value in values], is_number=True)
 
@@ -158,17 +169,6 @@ def _health(status: Status) -> Text:
         return _since(None, status["away_since"])
     shown = _text(status.get("health"))
     return Text(shown, _COLOURS.get(shown, ""))
-
-
-def _errors(statuses: Sequence[Status], now: float) -> Iterator[Text]:
-    for status in statuses:
-        error, why = status.get("last_error"), status.get("health_reason")
-        parts = [] if why is None else [_text(why)]
-        if isinstance(error, Mapping):
-            shown = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
-            parts.insert(0, f"{shown or _UNKNOWN} ({_age(error.get('time'), now)})")
-        if parts:
-            yield Text(f"{_text(status['name'])}: {'; '.join(parts)}")
 
 
 def _since(since: Any, away: Any) -> Text:
@@ -202,11 +202,6 @@ def _in_largest_unit(seconds: float) -> str:
     whole = max(0, int(seconds))
     size, unit = next((one for one in _UNITS if whole >= one[0]), _UNITS[-1])
     return f"{whole // size} {unit}"
-
-
-def _member(status: Status, group: str, name: str) -> Any:
-    members = status.get(group)
-    return members.get(name) if isinstance(members, Mapping) else None
 
 
 def _text(value: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
-from amqtt_rest_bridge.cli.look.failures import check_code, failure_line, kept_failures
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
+from amqtt_rest_bridge.cli.failures import check_code, failure_line, kept_failures
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20

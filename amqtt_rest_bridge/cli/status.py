@@ -21,10 +21,9 @@ from rich.live import Live
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
-from amqtt_rest_bridge.cli.look import status_table
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
-from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, status_table
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
+from amqtt_rest_bridge.cli.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status_reporter import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, filters

@@ -146,29 +146,26 @@ class Library:
 
         def fetch() -> None:
             try:
-                future.set_result(self._template(id_or_slug))
+                status, content = self._get(f"/api/templates/{quote(id_or_slug, safe='')}")
+                if status == HTTPStatus.OK:
+                    future.set_result(msgspec.json.decode(content, type=_Answer).template)
+                else:
+                    future.set_exception(self._refusal(status, content, id_or_slug))
             except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits
                 future.set_exception(error)
 
         threading.Thread(target=fetch, name="install", daemon=True).start()
         try:
             return future.result(TOTAL_SECONDS)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            message = f"{self.name} answers with something that is not a template: {on_one_line(str(error), _SHOWN)}"
+            raise InstallError(message, _OTHER_ADDRESS) from error
         except TimeoutError as error:
             raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:g} s", "try again later") from error
         except OSError as error:  # requests' own are such, too
             reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
             cause = _cause(error)
             raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
-
-    def _template(self, id_or_slug: str) -> Template:
-        status, content = self._get(f"/api/templates/{quote(id_or_slug, safe='')}")
-        if status != HTTPStatus.OK:
-            raise self._refusal(status, content, id_or_slug)
-        try:
-            return msgspec.json.decode(content, type=_Answer).template
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            message = f"{self.name} answers with something that is not a template: {on_one_line(str(error), _SHOWN)}"
-            raise InstallError(message, _OTHER_ADDRESS) from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
         """Return the status and the body that a path is answered with; asks again where that may help."""
@@ -206,6 +203,7 @@ class Library:
         raise InstallError(message, "if you trust that address, name it with --from")
 
     def _read(self, response: requests.Response) -> bytes:
+        """Return the body of an answer, which is bounded."""
         if response.headers.get("Content-Encoding", "identity") != "identity":  # of few octets it may make millions
             raise InstallError(f"{self.name} compresses its answer, which it was not asked for", _OTHER_ADDRESS)
         content = bytearray()
@@ -219,7 +217,7 @@ class Library:
         return bytes(content)
 
     def _refusal(self, status: int, content: bytes, id_or_slug: str) -> InstallError:
-        """Return what the error body of the API says, or the status only; the nearest slugs for an unknown one."""
+        """Return what the error body of the API says, or the status only; for an unknown slug with the nearest ones."""
         try:
             reason = msgspec.json.decode(content, type=_Refusal).error
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -228,17 +226,15 @@ class Library:
         if reason.message:
             message += f": {on_one_line(reason.message, _SHOWN)}"
         hint = on_one_line(reason.hint, _SHOWN)
-        if reason.code == _NOT_FOUND and (near := self._nearest(id_or_slug)):
-            hint = near
+        if reason.code == _NOT_FOUND:  # the nearest slugs, else the first ones that a search finds
+            found = self._slugs(f"search?q={quote(id_or_slug.replace('-', ' '), safe='')}&limit=30")
+            known = [*found, *self._slugs("templates?limit=30")]
+            near = list(dict.fromkeys(get_close_matches(id_or_slug[:_SHOWN].lower(), known, n=6)))
+            if near:
+                hint = question(" or ".join(near[:_MOST_NEAREST]))
+            elif found:
+                hint = f"the library finds {', '.join(found[:_MOST_NEAREST])}"
         return InstallError(message, hint)
-
-    def _nearest(self, slug: str) -> str:
-        """Return the hint with the nearest slugs, at most 3, else with the first that a search finds; or ""."""
-        found = self._slugs(f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30")
-        near = get_close_matches(slug[:_SHOWN].lower(), [*found, *self._slugs("templates?limit=30")], n=6)
-        if near:
-            return question(" or ".join(list(dict.fromkeys(near))[:_MOST_NEAREST]))
-        return f"the library finds {', '.join(found[:_MOST_NEAREST])}" if found else ""
 
     def _slugs(self, path: str) -> list[str]:
         """Return the slugs of a list or search; none where the library does not answer with one."""

@@ -8,11 +8,11 @@ import os
 import re
 import ssl
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import IncompleteRead
 from typing import Annotated, Any, Final
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import typer
 from urllib3 import BaseHTTPResponse, PoolManager, Timeout
@@ -63,14 +63,21 @@ class AdminClient:
         address = given or os.environ.get(ADMIN_VARIABLE)
         if not address:
             raise ConfigurationError(f"name the bridge's admin port with --admin or {ADMIN_VARIABLE}: {_FORM}")
-        parts = _parse(address, "--admin" if given else ADMIN_VARIABLE)
+        wrong = f"{'--admin' if given else ADMIN_VARIABLE} is not an address; {_FORM}"
+        try:
+            parts = urlsplit(address)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
+            raise ConfigurationError(wrong)
         files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
         self._tls = load_tls(parts.scheme == "https", files, "--admin https://...")
         try:
             manager = PoolManager(retries=False, ssl_context=self._tls)
             self._pool = manager.connection_from_host(parts.hostname, parts.port, parts.scheme)
         except LocationValueError:
-            raise ConfigurationError(f"{'--admin' if given else ADMIN_VARIABLE} is not an address; {_FORM}") from None
+            raise ConfigurationError(wrong) from None
         self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self._pool.port}"
         self._base = parts.path.rstrip("/")
 
@@ -107,7 +114,15 @@ class AdminClient:
                 raise AdminError(f"{self.shown}: it has no live stream; is it the admin port of a bridge?")
             if response.status != HTTPStatus.OK:
                 raise AdminError(f"{self.shown}: {refusal(response)}")
-            yield from _lines(response)
+            rest = b""
+            try:
+                while data := response.read1():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        yield line.decode("utf-8", "replace")
+            except ProtocolError as error:
+                if not isinstance(_cause(error), IncompleteRead):  # which is how the answer of a killed bridge ends
+                    raise
 
     @contextmanager
     def asking(
@@ -187,27 +202,6 @@ def _describe_other_server(response: BaseHTTPResponse) -> str:
     named = "" if server is None else f", from {server}"
     answer = f"{response.status} {response.reason}, {kind}{named}"
     return visible(f"this is not the admin port of a bridge: it answers {answer[:_MOST_SHOWN]}")
-
-
-def _parse(url: str, option: str) -> SplitResult:
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
-    raise ConfigurationError(f"{option} is not an address; {_FORM}")
-
-
-def _lines(response: BaseHTTPResponse) -> Iterator[str]:
-    """Yield the lines of an answer as they come. An answer that is cut off ends, as when a bridge is killed."""
-    rest = b""
-    try:
-        while data := response.read1():
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace")
-    except ProtocolError as error:
-        if not isinstance(_cause(error), IncompleteRead):
-            raise
 
 
 def _cause(error: Exception) -> Exception:
