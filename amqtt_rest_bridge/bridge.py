@@ -110,9 +110,10 @@ class Program:
             runs = RunIds(unique_keys=settings.spool is not None)
             self._admin = Admin(settings, runs, pids or {"main": os.getpid()})
             opened.callback(self._admin.close)
+            limits = Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
             self._host = host = Host(
                 publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
-                _limits(settings), runs, self._admin.records if settings.records_runs else None,
+                limits, runs, self._admin.records if settings.records_runs else None,
                 keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
@@ -284,7 +285,12 @@ class Program:
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
         names = {route.name for route in routes}
-        gone = [(route, self._unfinished(route)) for route in self._routes if route.name not in names]
+        gone: list[tuple[Route, int]] = []  # with how many messages have not ended, those on disk included
+        for route in self._routes:
+            if route.name not in names:
+                admission = self._outcomes.statistics[route.name].admission
+                on_disk = (self.broker_state.spool or {}).get(route.name, 0)
+                gone.append((route, max(admission.outstanding + admission.awaiting_room, on_disk)))
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -313,11 +319,6 @@ class Program:
     def _report_reload(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
         self._on_reload(self._loaded_reloader.used if failure is None else None)
-
-    def _unfinished(self, route: Route) -> int:
-        """Return how many messages of a present route have not ended, with those on disk for a lossless one."""
-        admission = self._outcomes.statistics[route.name].admission
-        return max(admission.outstanding + admission.awaiting_room, (self.broker_state.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
@@ -388,28 +389,20 @@ def unusable_routes(routes: Iterable[Route], settings: Settings) -> Iterator[tup
                 connect(config, server)
             tls = tls_of(config)
             if tls not in faults:
-                faults[tls] = _tls_fault(tls)
+                faults[tls] = None
+                try:
+                    check_files(tls)
+                except ConfigurationError as error:
+                    faults[tls] = error
             if (fault := faults[tls]) is not None:
                 raise fault
         except ConfigurationError as error:
             yield route, error
 
 
-def _tls_fault(tls: TlsOptions) -> ConfigurationError | None:
-    try:
-        check_files(tls)
-    except ConfigurationError as error:
-        return error
-    return None
-
-
 def _connecting(settings: Settings) -> Connects:
     """Return what makes the clients of routes."""
     return partial(client_for, max_response_bytes=int(settings.max_response_bytes), environment=os.environ)
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
 
 
 def _port_options(settings: Settings) -> PortOptions:

@@ -1,23 +1,28 @@
-"""Hot reload: notice changed route files and load them, never on the broker's loop and never in its interpreter.
+"""Route files are loaded at the start, and again when they change. A process of its own parses them.
 
-Parsing takes 0.5 ms a line. In a thread of the broker process it would hold the interpreter lock and delay every
-client. So a short-lived process parses, and the loop only takes the result.
+Parsing takes 0.5 ms a line. On a thread it would hold the interpreter lock and delay every client. So a short-lived
+process runs `lot.loader`, and the loop only takes the result.
+
+`bridge` loads the first routes (`load_first_apart`) and keeps a `Reloader`; `rest-bridge serve --check` and the plugin
+load them in their own process (`load_first`).
 """
 
 import asyncio
+import json
 import logging
 import os
+import pickle
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from amqtt_rest_bridge.child_process import own_code
 from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
-from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.sources import find_route_files, in_order
-from amqtt_rest_bridge.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import FileState, file_state
 from amqtt_rest_bridge.times import Backoff, woken
@@ -74,6 +79,60 @@ async def load_first_apart(settings: Settings, check: Callable[[Sequence[Route]]
     routes = usable_routes(loaded, settings)
     await asyncio.to_thread(check, routes)
     return FirstLoad(routes, apart.parsed, seen, loaded.files)
+
+
+async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+    """Run `lot.loader` in an interpreter of its own, which is killed if the caller is cancelled.
+
+    Returns its status, and what it wrote to standard output and standard error.
+    """
+    command, environment = own_code("amqtt_rest_bridge.lot.loader")
+    running = await asyncio.create_subprocess_exec(
+        *command,
+        argument,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        output, errors = await running.communicate(texts)
+    finally:
+        if running.returncode is None:  # the broker stops
+            running.kill()
+            await running.communicate()  # asyncio warns of pipes that outlive their loop
+    return running.returncode or 0, output, errors
+
+
+class SubprocessLoader:
+    """Loads route files; a text that was there the last time is not parsed again.
+
+    Args:
+        settings: Those of the configuration, of which some say what is loaded.
+        parsed: Texts that were parsed before, as `ParsedTexts.dump` writes them.
+    """
+
+    def __init__(self, settings: Settings, parsed: bytes = b"") -> None:
+        wanted = {"paths": settings.route_paths, "may_be_empty": settings.optional_paths}
+        self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
+        self.parsed = parsed
+        """The texts that were loaded last."""
+
+    async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:
+        """Load the files as they are now, with variables and secrets as they are now.
+
+        `instead` are texts to try in the place of files, see `sources.read`: then there are at most `MOST_FAULTS`.
+
+        Raises:
+            ConfigurationError: The process failed; the message is the last line of its stderr.
+        """
+        status, output, errors = await run_loader(self._argument, pickle.dumps((instead, self.parsed)))
+        if status:
+            reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ConfigurationError(reason or "the loader failed")
+        result: LoadResult
+        result, self.parsed = pickle.loads(output)  # noqa: S301  # our own process
+        return result
 
 
 def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
@@ -161,7 +220,9 @@ class Reloader:
                 self._reported = str(error)
                 continue
             if forced or seen != self._seen:
-                if not forced and seen != before and _is_less(seen, self._seen):
+                sizes = {path: size for path, size, *_ in seen}
+                is_less = any(sizes.get(path, -1) < size for path, size, *_ in self._seen)  # a file is shorter, or gone
+                if not forced and seen != before and is_less:
                     continue
                 self._failures, self._reported, self._faults = 0, None, ()
             else:
@@ -250,12 +311,6 @@ class Reloader:
     def ask(self) -> None:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
         self._asked.set()
-
-
-def _is_less(files: Fingerprint, before: Fingerprint) -> bool:
-    """Return whether a file is shorter than before, or gone."""
-    sizes = {path: size for path, size, *_ in files}
-    return any(sizes.get(path, -1) < size for path, size, *_ in before)
 
 
 def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fingerprint:

@@ -87,7 +87,10 @@ class Row:
             return f"the setting {name} holds NUL, which no file, host or password has"
         find = _unfilled_secret if self.is_secret else unfilled_variable
         if unfilled := next(filter(None, map(find, texts)), None):
-            return f"the setting {name} holds {unfilled}, which nothing replaces here: {_write_value(name, self)}"
+            instead = WRITE_VALUE
+            if self.is_secret:
+                instead = f"name a file of secrets_dir in {name}_secret, or set the variable REST_BRIDGE_{name.upper()}"
+            return f"the setting {name} holds {unfilled}, which nothing replaces here: {instead}"
         if self.high is None or value is None:
             return None
         if isinstance(value, bool):  # which Python counts as 0 and 1
@@ -99,13 +102,6 @@ class Row:
         size = f" bytes ({size_text(self.high)})" if self.is_size and self.high % 1024 == 0 else ""
         instead = f"; {self.above_high}" if self.above_high and value > self.high else ""
         return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}{instead}"
-
-
-def _write_value(name: str, row: Row) -> str:
-    """Return what to write in the place of a variable."""
-    if row.is_secret:
-        return f"name a file of secrets_dir in {name}_secret, or set the variable REST_BRIDGE_{name.upper()}"
-    return WRITE_VALUE
 
 
 def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
@@ -304,7 +300,15 @@ class Settings:
 
         If `admin_token` is not set, this also sets it from a file of `secrets_dir` or from the environment.
         """
-        yield from self._faults_of_rows()
+        for one in fields(self):
+            fault = row_of(one).fault(one.name, getattr(self, one.name))
+            if fault is None and one.name == "admin_token_secret" and self.admin_token is None:
+                try:
+                    self.admin_token = read_secret(self, "admin_token", ADMIN_TOKEN_VARIABLE) or None
+                except ConfigurationError as error:
+                    fault = str(error)
+            if fault is not None:
+                yield (one.name,), fault
         if not self.server_host.strip():
             yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
         if (live := self.coreflux) is not None and not (
@@ -329,23 +333,6 @@ class Settings:
                 "set admin_token, or leave it at 127.0.0.1"
             )
             yield ("admin_host", "admin_token"), message
-
-    def _faults_of_rows(self) -> Iterator[SettingFault]:
-        for one in fields(self):
-            fault = row_of(one).fault(one.name, getattr(self, one.name))
-            if fault is None and one.name == "admin_token_secret":
-                fault = self._read_admin_token()
-            if fault is not None:
-                yield (one.name,), fault
-
-    def _read_admin_token(self) -> str | None:
-        """Set `admin_token` from a file or the environment; return why it cannot be read, None if nothing is wrong."""
-        if self.admin_token is None:
-            try:
-                self.admin_token = read_secret(self, "admin_token", ADMIN_TOKEN_VARIABLE) or None
-            except ConfigurationError as error:
-                return str(error)
-        return None
 
     def faults_of(self, route: Route) -> Iterator[Fault]:
         """Yield an error for each missing setting that a route needs; a warning if only lost messages are at stake."""

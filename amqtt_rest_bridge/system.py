@@ -125,7 +125,8 @@ def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
     status = os.stat(path)  # noqa: PTH116  # of text and paths alike
     if not stat.S_ISREG(status.st_mode):
         number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-        raise OSError(number, f"it is {_kind(status.st_mode)}, not a regular file")
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        raise OSError(number, f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file")
     return status
 
 
@@ -161,11 +162,3 @@ def _restrict(file: int | str, name: str) -> None:
             os.chmod(file, _OWNER_ALONE)  # noqa: PTH101  # as above
         except PermissionError:  # it belongs to another account, or to a file system without modes
             log.warning("%s may hold payloads, and other accounts can use it: its mode cannot be changed", name)
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    if stat.S_ISFIFO(mode):
-        return "a FIFO"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.http.exchange import path_of
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker, credentials_of, masker_of
 from amqtt_rest_bridge.lot.model import Try
-from amqtt_rest_bridge.secret_search import MASK
+from amqtt_rest_bridge.lot.secret_search import MASK
 
 SHOWN_BYTES: Final = 16 << 10
 """Bytes of a payload or body that are shown."""

@@ -1,12 +1,20 @@
 """Definitions to routes: each by itself, then what only all files together can tell. Gathers every fault of every file.
 
-Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the broker's loop once the broker serves.
+It takes 0.5 ms for a line, and holds the interpreter meanwhile. So `reload` runs this module as a program, in a process
+of its own: paths as an argument, on standard input the texts that were parsed before and those to try, on standard
+output the result and the texts now in use, pickled. `load` is pure, but for reading secrets.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+import os
+import pickle
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
-from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity, visible
+from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.blocks import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.lot.definitions import Block, Definition
@@ -16,9 +24,12 @@ from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, LoadResult, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, ParsedTexts
-from amqtt_rest_bridge.lot.sources import Report, Source, in_order
+from amqtt_rest_bridge.lot.sources import Report, Source, in_order, read
 from amqtt_rest_bridge.lot.writer import write_definition
-from amqtt_rest_bridge.system import FileState
+from amqtt_rest_bridge.system import FileState, leave_no_core_file
+
+MOST_FAULTS: Final = 200
+"""So many faults of texts to try are returned, those of the texts first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +202,56 @@ def _warn_of_idleness(
         settings.warning(
             FaultCode.NO_EFFECT, "ENABLE_SERVER", "ENABLE_SERVER opens no port: the route has no server event", hint
         )
+
+
+# As a program, which `reload` runs.
+
+
+def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] | None) -> tuple[LoadResult, bytes]:
+    """Load files and return the result and the texts that the next time need not be parsed; blocks.
+
+    Args:
+        arguments: JSON of `paths`, `may_be_empty` and `secrets_dir`.
+        known: Texts that were parsed before, as `ParsedTexts.dump` writes them.
+        instead: Texts to try in the place of files, see `sources.read`: then there are at most `MOST_FAULTS` faults.
+
+    Raises:
+        ConfigurationError: A path cannot be read.
+    """
+    wanted, parsed = json.loads(arguments), ParsedTexts(known)
+    texts = read(wanted["paths"], wanted["may_be_empty"], instead)
+    environment = Environment(os.environ, Path(wanted["secrets_dir"]))
+    result = load(texts, environment, parsed)
+    result = replace(result, variables=tuple(environment.variables), secrets=tuple(environment.secrets))
+    if instead is None:
+        return result, parsed.dump()
+    return replace(result, faults=_first(result.faults, instead)), known if result.has_errors else parsed.dump()
+
+
+def main() -> int:
+    """Load what the argument names and write the pickled result; on an error write the reason to stderr, status 1."""
+    leave_no_core_file()
+    instead, known = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # our own process
+    try:
+        loaded = load_files(sys.argv[1], known, instead)
+    except BridgeError as error:
+        print(error, file=sys.stderr)  # noqa: T201  # read by the broker
+        return 1
+    sys.stdout.buffer.write(pickle.dumps(loaded))
+    return 0
+
+
+def _first(faults: Sequence[Fault], tried: Collection[str]) -> tuple[Fault, ...]:
+    """Return the faults of the texts that are tried, then the others; if there are too many, errors are preferred."""
+    more: list[Fault] = []
+    if len(faults) > MOST_FAULTS:
+        by_weight = sorted(faults, key=lambda fault: (fault.path not in tried, fault.severity is not Severity.ERROR))
+        last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
+        more = [Fault(last.path, Position(1, 1), last.severity, message)]
+        kept = set(by_weight[: MOST_FAULTS - 1])
+        faults = [fault for fault in faults if fault in kept]
+    return (*sorted(faults, key=lambda fault: fault.path not in tried), *more)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from urllib.parse import quote_plus, unquote
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
-from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
+from amqtt_rest_bridge.lot.secret_search import MASK, masked, masked_text
 
 # A secret of one or two letters is in most texts; masking it would mask everything else. Programs read what is
 # published: there a short word is more often itself than a secret.

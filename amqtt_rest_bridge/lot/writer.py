@@ -10,7 +10,7 @@ from amqtt_rest_bridge.lot.model import SignatureScheme
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, ROUTE_TYPE, USER_NAMES, Kind
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.secret_search import MASK
+from amqtt_rest_bridge.lot.secret_search import MASK
 
 _MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
 _FREE_TEXTS = (

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge import route_loader
+from amqtt_rest_bridge import reload
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.reload import Fingerprint, Reloader, fingerprint
-from amqtt_rest_bridge.route_loader import SubprocessLoader
+from amqtt_rest_bridge.reload import Fingerprint, Reloader, SubprocessLoader, fingerprint
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.signals import reloading_on_sighup
 from tests.bridge.reloading import Reloading, client_route, loaded_before, server_route
@@ -223,14 +222,14 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
 
 
 def test_a_loader_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_loader, "run_loader", INTERPRETER_LOADER)
+    monkeypatch.setattr(reload, "run_loader", INTERPRETER_LOADER)
     with pytest.raises(ConfigurationError, match="nowhere"):
         asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere"))).load())
 
 
 def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parser that refuses to work shows it: what was parsed before needs none."""
-    monkeypatch.setattr(route_loader, "run_loader", INTERPRETER_LOADER)
+    monkeypatch.setattr(reload, "run_loader", INTERPRETER_LOADER)
     (tmp_path / "a.lot").write_text(server_route("/a").replace('"/a"', 'GET ENV "RELOADED"', 1))
     monkeypatch.setenv("RELOADED", "/first")
     tatsu = tmp_path / "shadow" / "tatsu"

@@ -14,8 +14,7 @@ import pytest
 from amqtt_rest_bridge import reload as module
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.reload import Reloader
-from amqtt_rest_bridge.route_loader import SubprocessLoader
+from amqtt_rest_bridge.reload import Reloader, SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
 from tests.bridge.reloading import Reloading, loaded_before, server_route
 from tests.support.commands import Workplace

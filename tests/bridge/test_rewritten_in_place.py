@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import reload as module
-from amqtt_rest_bridge import route_loader
 from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.settings import Settings
@@ -77,7 +76,7 @@ def applied(
             found.append(sorted(route.name for route in loaded.routes))
 
         monkeypatch.setattr(module, "fingerprint", look)
-        monkeypatch.setattr(route_loader, "run_loader", load)
+        monkeypatch.setattr(module, "run_loader", load)
         reloader = Reloader(Settings(routes=str(folder)), apply, lambda _: None, before)
         running = asyncio.create_task(reloader.run(0.001))
         await asyncio.wait_for(over.wait(), SECONDS)

@@ -25,19 +25,20 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NoReturn, Self, TextIO
 
-from amqtt_rest_bridge import route_loader
+from amqtt_rest_bridge import reload
 from amqtt_rest_bridge.child_process import ChildProcess
+from amqtt_rest_bridge.lot.loader import load_files
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.route_loader import SubprocessLoader, load_files
+from amqtt_rest_bridge.reload import SubprocessLoader
 
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.plugin_bridge"
-_LOADER: Final = "amqtt_rest_bridge.route_loader"
+_LOADER: Final = "amqtt_rest_bridge.lot.loader"
 _SETTLE: Final = "amqtt_rest_bridge.bridge.Program._freeze_garbage"
 _CHILD: Final = "amqtt_rest_bridge.broker.child.ChildProcess"
-_LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
+_LOAD: Final = "amqtt_rest_bridge.reload.SubprocessLoader.load"
 
 _IMPORTED: Final = [
     REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.app", "amqtt_rest_bridge.plugin",
@@ -165,7 +166,7 @@ async def load_on_a_thread(self: SubprocessLoader, instead: Mapping[str, str | N
     return result
 
 
-INTERPRETER_LOADER: Final = route_loader.run_loader
+INTERPRETER_LOADER: Final = reload.run_loader
 """Starts an interpreter, which takes half a second."""
 
 
@@ -174,7 +175,7 @@ async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
     return await asyncio.to_thread(_run_loader, argument, texts)
 
 
-route_loader.run_loader = run_loader
+reload.run_loader = run_loader
 
 
 def _run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:

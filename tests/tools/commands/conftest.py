@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge import reload
-from amqtt_rest_bridge.route_loader import SubprocessLoader
+from amqtt_rest_bridge.reload import SubprocessLoader
 from tests.support.forked import load_on_a_thread
 from tests.support.waiting import SECONDS
 
