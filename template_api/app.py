@@ -218,8 +218,6 @@ class Answers:
         # The specification's table of the template names every member but this one of the summary's.
         del members["broker_version"]
         members["content"] = template.summary.content
-        if template.inputs:
-            members["inputs"] = [_present(asdict(each)) for each in template.inputs]
         members["notebooks"] = [
             _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
         ]

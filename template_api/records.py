@@ -71,21 +71,11 @@ class Notebook:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """Something that a template's routes ask for: an environment variable or a secret, and a value as an example."""
-
-    name: str
-    secret: bool = False
-    example: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Template:
     """A template with the latest cells of its notebooks."""
 
     summary: Summary
     notebooks: tuple[Notebook, ...]
-    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -40,7 +40,8 @@ from template_api.library.models import (
     prepared_text,
 )
 from template_api.records import FreeForm, Status
-from template_api.sources import NamedSource, NotebookSource, Reading, TemplateSource, read_synonyms, read_templates
+from template_api.sources import NotebookSource, Reading, TemplateSource, read_synonyms, read_templates
+from template_api.sources.members import NamedSource, json_text
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
@@ -167,14 +168,14 @@ class _Import:
     def run(self, paths: Sequence[Path], readings: Iterable[Reading], *, prune: bool) -> Report:
         counts = dict.fromkeys(Outcome, 0)
         for reading in readings:
-            outcome, observed = Outcome.FAILED, reading
+            outcome = Outcome.FAILED
             if reading.source is not None:
                 try:
-                    outcome = self._bring(reading.source)
+                    outcome = self._bring(reading.source, reading.where)
                 except SourceError as exc:
-                    observed = Reading(None, (exc,), reading.warnings, reading.done, reading.total)
+                    reading.faults.append(exc)
             counts[outcome] += 1
-            self._observe(observed)
+            self._observe(reading)
         for outcome in self._bring_synonyms(paths, prune=prune):
             counts[outcome] += 1
         pruned = prune and not counts[Outcome.FAILED]
@@ -182,14 +183,14 @@ class _Import:
             counts[Outcome.HIDDEN] = self._prune()
         return Report(counts, pruned or not prune)
 
-    def _bring(self, source: TemplateSource) -> Outcome:
+    def _bring(self, source: TemplateSource, where: str) -> Outcome:
         """Write one template in one transaction, unless it is as it was."""
         id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
         names = [*([("slug", source.slug)] if source.slug else []), ("id", id_)]  # the slug is what its author wrote
         for kind, name in names:  # a second template of the same id or slug is refused: each import would swap them
             if (kind, name) in self._seen:
-                raise SourceError(source.where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
-        self._seen.update(dict.fromkeys(names, source.where))
+                raise SourceError(where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
+        self._seen.update(dict.fromkeys(names, where))
         if self._known.get(id_) == (source.digest(), source.status):
             return Outcome.UNCHANGED
         try:
@@ -197,7 +198,7 @@ class _Import:
             if not self._dry_run:
                 self._session.commit()
         except IntegrityError as exc:
-            raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+            raise SourceError(where, "its slug or an id in it belongs to another object") from exc
         finally:
             if self._session.in_transaction():
                 self._session.rollback()
@@ -210,8 +211,8 @@ class _Import:
         row = session.get(TemplateRow, id_)
         facets: dict[str, Any] = {
             "category": source.category and self._object(Category, source.category),
-            "tags": [self._object(Tag, each) for each in source.tags],
-            "routes": [self._object(UsedRoute, each) for each in source.routes],
+            "tags": [self._object(Tag, each) for each in source.all_tags],
+            "routes": [self._object(UsedRoute, each) for each in source.all_routes],
             "broker_version": source.broker_version and self._object(BrokerVersion, source.broker_version),
         }
         # A state that was set by command stays until the source itself has a new one.
@@ -227,9 +228,8 @@ class _Import:
             published_at=published_at,
             category_id=facets["category"] and facets["category"]["id"],
             broker_version_id=facets["broker_version"] and facets["broker_version"]["id"],
-            cells_text="\n".join(notebook.text for notebook in source.notebooks),
+            cells_text=source.cells_text,
             digest=source.digest(),
-            inputs=json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
             facets="",
             labels="",
             changed=version,
@@ -253,8 +253,9 @@ class _Import:
         if found := self._named.get((table, source.slug)):
             return found
         row = self._session.exec(select(table).where(col(table.slug) == source.slug)).one_or_none()
-        members = row.members if row is not None and source.members is None else source.members
-        members = None if members == "{}" else members
+        members = json_text(source.members) if source.members else None
+        if row is not None and source.members is None:
+            members = row.members
         id_ = row.id if row is not None else source.id or template_id(f"{table.__tablename__}/{source.slug}")
         named = {"id": id_, "name": source.name, "slug": source.slug, **json.loads(members or "{}")}
         if row is None:
@@ -309,7 +310,7 @@ class _Import:
             self._session.exec(select(LibraryRow)).one().synonyms = text
         self._session.commit()
         if faults:
-            self._observe(Reading(None, tuple(faults), (), 1, 1))
+            self._observe(Reading(faults[0].where, faults=faults))
             yield Outcome.FAILED
         elif is_changed:
             yield Outcome.CHANGED if before else Outcome.ADDED

@@ -76,9 +76,8 @@ class TemplateRow(Table, table=True):
     `facets`, `labels` and `cells_text` repeat the linked rows: `facets` is the JSON of category, tags, routes
     and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
     status in the source when it was last imported, `digest` the hash of that source, `changed` is the
-    library's version that this row came with, and `updated_at` when that was. `inputs` is the JSON of what the
-    template asks for, in the order of `records.Input`; NULL where an older version imported it. `prepared` is the JSON
-    of `ranking.Prepared`: the texts as the index takes them.
+    library's version that this row came with, and `updated_at` when that was. `prepared` is the JSON of
+    `ranking.Prepared`: the texts as the index takes them.
     """
 
     __tablename__ = "templates"
@@ -108,7 +107,6 @@ class TemplateRow(Table, table=True):
     digest: str
     changed: int = Field(index=True)
     updated_at: str | None = None
-    inputs: str | None = None
     prepared: str | None = None
 
 

@@ -37,7 +37,6 @@ from template_api.ranking import Filters, Ranking
 from template_api.records import (
     Difficulty,
     Found,
-    Input,
     Notebook,
     Page,
     Place,
@@ -69,9 +68,7 @@ _OF_ROW: Final = (
 _SHOWN: Final = columns(_T.status, _T.facets, *(getattr(_T, name) for name in _OF_ROW))
 # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
 _SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
-_ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
-    sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
-)
+_ONE: Final = sa.select(*_SHOWN).where(sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug")))
 _NOTEBOOKS: Final = (
     sa.select(*columns(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role))
     .where(col(_N.template_id) == sa.bindparam("template_id"), col(_N.is_latest))
@@ -228,9 +225,8 @@ class TemplateLibrary:
                 return None
             row = min(rows, key=lambda row: row.id != wanted["id"])
             notebooks = connection.execute(_NOTEBOOKS, {"template_id": row.id}).all()
-        inputs = tuple(Input(*each) for each in json.loads(row.inputs or "[]"))
         found = tuple(Notebook(*notebook) for notebook in notebooks)
-        return Template(_summary(row), found, inputs)
+        return Template(_summary(row), found)
 
     def check(self) -> None:
         """Check that searches are answered: the database answers, and the search index is open."""

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from amqtt_rest_bridge.lot.parsed_texts import WrittenEvent, WrittenRoute, routes_in
 from template_api.records import Notebook
-from template_api.sources.template import defined_routes, lot_texts, names_read
+from template_api.sources.template import defined_routes, lot_texts
 
 _PLACEHOLDER: Final = re.compile(
     r"\{(?:payload|value|source_topic|topic|timestamp|env|secret|property|response|body|query|path|header|method"
@@ -57,7 +57,7 @@ class Flow:
 
 
 class Drawing(NamedTuple):
-    """What the routes of a template do, and the variables and secrets that they `read`.
+    """What the routes of a template do.
 
     `missing` is how many routes are not drawn, or not with all of their events. With `has_samples` their text holds a
     credential, which `rest-bridge install` refuses unless it is allowed.
@@ -65,7 +65,6 @@ class Drawing(NamedTuple):
 
     flows: Sequence[Flow]
     missing: int
-    read: frozenset[str]
     has_samples: bool = False
 
 
@@ -73,7 +72,6 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     """Return what the routes in the cells of notebooks do."""
     found: list[Flow] = []
     missing, left = 0, _MOST_READ
-    read: set[str] = set()
     has_samples = False
     for text in chain.from_iterable(lot_texts(json.loads(notebook.cells)) for notebook in notebooks):
         left -= len(text)
@@ -84,8 +82,7 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
             has_samples = has_samples or any(map(_is_sample, route.credentials))
             whole += len(drawn) == len(route.events)
         missing += max(0, defined_routes(text).count("REST_API") - whole)
-        read.update(each.name for each in names_read(text))
-    return Drawing(found, missing, frozenset(read), has_samples)
+    return Drawing(found, missing, has_samples)
 
 
 def _is_sample(credential: str) -> bool:

@@ -8,36 +8,39 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from template_api.errors import SourceError, StartError
-from template_api.sources.template import TemplateSource, Written, template_source
+from template_api.errors import SourceError, StartError, did_you_mean, visible
+from template_api.sources.members import SLUG, slug_of
+from template_api.sources.template import TemplateSource, cells_text, reasons
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
 # A larger file is a mistake or an attack. YAML is slow to read, and no template needs so much.
 _LARGEST_FILE = 32 * 1024 * 1024
 _LARGEST_YAML = 1024 * 1024
+_NEAR = 0.75  # how like a known key an unknown one is that is probably misspelt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
-    """The result of reading one template: its source, or its faults.
+    """What was read of one template: its source, or its faults; `where` is its file and line.
 
     `done` and `total` are the progress, in templates or in bytes.
     """
 
-    source: TemplateSource | None
-    faults: tuple[SourceError, ...]
-    warnings: tuple[str, ...]
-    done: int
-    total: int
+    where: str
+    source: TemplateSource | None = None
+    faults: list[SourceError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    done: int = 1
+    total: int = 1
 
 
 def read_templates(path: Path) -> Iterator[Reading]:
@@ -56,11 +59,7 @@ def read_templates(path: Path) -> Iterator[Reading]:
     if not stat.S_ISDIR(mode):
         raise StartError(f"{path}: is neither a folder nor a .jsonl file")
     files, unreadable = _template_files(path)
-    total, resolved = len(files) + len(unreadable), path.resolve()
-    return chain(
-        (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1)),
-        (_reading(number, total, _written, resolved, file) for number, file in enumerate(files, len(unreadable) + 1)),
-    )
+    return _read_folders(path.resolve(), files, unreadable)
 
 
 def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
@@ -87,72 +86,108 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     return found, unreadable
 
 
-def _reading(done: int, total: int, read: Callable[..., Written], *place: Any) -> Reading:
-    try:
-        written = read(*place)
-    except SourceError as exc:
-        return Reading(None, (exc,), (), done, total)
-    source = template_source(written)
-    faults = tuple(fault for _, fault in sorted(written.faults.items(), key=lambda found: found[0]))
-    return Reading(source, faults, tuple(written.warnings), done, total)
-
-
-def _written(root: Path, file: Path) -> Written:
-    """Read a template's folder: its members as YAML with the line of each key, its content and its notebooks."""
-    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
-    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
-        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
-    folder, content = file.parent, file.parent / CONTENT_FILE
-    notebooks = sorted(each for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
-    lines: dict[str, int] = {}
-    written = Written(str(file), members, lines, files={each.name: _cells(root, each) for each in notebooks})
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if lines.setdefault(key.value, line) != line:
-            written.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"), line)
-    try:
-        members["content"] = file_text(root, content) if os.path.lexists(content) else ""
-    except SourceError as exc:
-        members["content"] = ""
-        written.note(exc)
-    return written
-
-
-def _cells(root: Path, file: Path) -> object:
-    """Return the cells of a notebook, or the error that tells why they cannot be read."""
-    try:
-        return _parsed_json(file, file_text(root, file))
-    except SourceError as exc:
-        return exc
-
-
 def _is_notebook(filename: str) -> bool:
     return filename.lower().endswith(".lotnb")
 
 
+def _read_folders(root: Path, files: list[Path], unreadable: list[SourceError]) -> Iterator[Reading]:
+    total = len(files) + len(unreadable)
+    for done, fault in enumerate(unreadable, 1):
+        yield Reading(fault.where, faults=[fault], done=done, total=total)
+    for done, file in enumerate(files, len(unreadable) + 1):
+        reading = Reading(f"{file}:1", done=done, total=total)
+        try:
+            _read_folder(root, file, reading)
+        except SourceError as exc:
+            reading.faults.append(exc)
+        yield reading
+
+
+def _read_folder(root: Path, file: Path, reading: Reading) -> None:
+    """Read a template's folder: its members as YAML with the line of each key, its content and its notebooks."""
+    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
+        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
+    folder, lines, found = file.parent, dict[str, int](), list[tuple[int, str]]()
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if lines.setdefault(key.value, line) != line:
+            found.append((line, f"key {key.value!r} comes twice"))
+    if not (members.get("id") or members.get("slug")):
+        # The name of its folder; one with blanks and the like is brought into the form of a slug.
+        name = folder.absolute().name
+        members["slug"] = next((each for each in (name, slug_of(name)) if SLUG.fullmatch(each)), None)
+    cells: dict[str, str | None] = {}
+    unread: list[SourceError] = []  # files of the folder
+    try:
+        content = folder / CONTENT_FILE
+        members["content"] = file_text(root, content) if os.path.lexists(content) else ""
+    except SourceError as exc:
+        unread.append(exc)
+    for notebook in sorted(each for each in folder.iterdir() if _is_notebook(each.name) and each.is_file()):
+        cells[notebook.name] = None
+        try:
+            cells[notebook.name] = cells_text(_parsed_json(notebook, file_text(root, notebook)))
+        except SourceError as exc:
+            unread.append(exc)
+        except ValueError as exc:
+            unread.append(SourceError(str(notebook), str(exc)))
+    _validate(reading, members, lines, found, cells)
+    reading.faults += unread
+    if reading.faults:
+        reading.source = None
+
+
 def _read_lines(file: Path) -> Iterator[Reading]:
-    total = file.stat().st_size
+    total, number = file.stat().st_size, 0
     with file.open("rb") as lines:
-        number = 0
         while line := lines.readline(_LARGEST_FILE + 1):
-            number, done = number + 1, lines.tell()
+            number += 1
+            reading = Reading(f"{file}:{number}", done=lines.tell(), total=total)
             if line.strip():
-                yield _reading(done, total, _written_line, file, number, line)
+                try:
+                    _read_line(file, number, line, reading)
+                except SourceError as exc:
+                    reading.faults.append(exc)
+                yield reading
             while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
                 line = lines.readline(_LARGEST_FILE + 1)
 
 
-def _written_line(file: Path, number: int, line: bytes) -> Written:
-    where = f"{file}:{number}"
+def _read_line(file: Path, number: int, line: bytes, reading: Reading) -> None:
     if len(line) > _LARGEST_FILE:
-        raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
+        raise SourceError(reading.where, f"is longer than {_LARGEST_FILE} bytes")
     try:
         members = _parsed_json(file, line.decode("utf-8-sig"), number)
     except UnicodeDecodeError as exc:
-        raise SourceError(where, f"is not UTF-8 at byte {exc.start}") from exc
+        raise SourceError(reading.where, f"is not UTF-8 at byte {exc.start}") from exc
     if not isinstance(members, dict):
-        raise SourceError(where, "must hold a JSON object")
-    return Written(str(file), members, line=number)
+        raise SourceError(reading.where, "must hold a JSON object")
+    _validate(reading, members, {}, [])
+
+
+def _validate(
+    reading: Reading,
+    members: Mapping[str, Any],
+    lines: Mapping[str, int],
+    found: list[tuple[int, str]],
+    cells: Mapping[str, str | None] | None = None,
+) -> None:
+    """Make the source of what an author wrote, or add its faults to those found, in the order of their lines.
+
+    A key that is nearly a known one is warned of; other unknown ones are what authors keep for other programs.
+    """
+    file, _, first = reading.where.rpartition(":")
+    try:
+        reading.source = TemplateSource.model_validate(members, context=cells)
+    except ValidationError as exc:
+        found += [(lines.get(key, int(first)), reason) for key, reason in reasons(exc)]
+    reading.faults += [SourceError(f"{file}:{line}", reason) for line, reason in sorted(found)]
+    known = TemplateSource.model_fields
+    for key in members:
+        if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
+            where = f"{file}:{lines.get(key, first)}"
+            reading.warnings.append(visible(f"{where}: warning: unknown key {key!r} is not read{meant}"))
 
 
 class _Loader(yaml.BaseLoader):

@@ -25,7 +25,7 @@ NOTEBOOKS: Final = sorted((CONF / "library").rglob("*.lotnb"))
 
 REQUIRED_KEYS: Final = {"slug", "title", "summary", "category", "difficulty", "tags", "status", "notebooks"}
 ALL_KEYS: Final = REQUIRED_KEYS | {
-    "primitives", "protocols", "services", "routes", "broker_version", "published_at", "inputs",
+    "primitives", "protocols", "services", "routes", "broker_version", "published_at",
 }  # fmt: skip
 LISTS: Final = ("tags", "primitives", "protocols", "services", "routes")
 PARTS: Final = ["What you need", "Try it", "Make it yours", "When it does not work"]
@@ -98,14 +98,6 @@ def test_command_in_the_text_names_the_template_or_a_path_that_exists(folder: Pa
     assert paths or slugs
     assert [path for path in paths if not (CONF.parent / path).exists()] == []
     assert [slug for slug in slugs if slug != read_template(folder)["slug"]] == []
-
-
-@each_folder
-def test_template_declares_the_secrets_that_its_routes_and_its_text_name(folder: Path) -> None:
-    texts = [path.read_text(encoding="utf-8") for path in (folder / "README.md", *folder.glob("*.lotnb"))]
-    named = re.findall(r'GET SECRET \\?"(\w+)|\{secret\.(\w+)\}', "".join(texts))
-    declared = {each["name"] for each in read_template(folder).get("inputs", ())}
-    assert declared == {first or second for first, second in named}
 
 
 def test_library_has_the_variety_that_a_search_needs() -> None:

@@ -30,7 +30,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 LATER = {
-    "notebooks": ["role"], "library": ["identity", "synonyms"], "templates": ["updated_at", "inputs", "prepared"],
+    "notebooks": ["role"], "library": ["identity", "synonyms"], "templates": ["updated_at", "prepared"],
     "categories": ["members"], "tags": ["members"], "routes": ["members"], "broker_versions": ["members"],
 }  # fmt: skip
 """The columns that the first version of the schema lacks."""
@@ -60,14 +60,13 @@ def state(url: str) -> tuple[bool, int]:
 
 def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", make_template: Make) -> None:
     notebooks = {"solution": {"filename": "a.lotnb", "cells": [{"value": "DEFINE ROUTE A WITH TYPE REST_API"}]}}
-    store.bring(make_template("one", notebooks=notebooks, inputs=["SITE"]))
+    store.bring(make_template("one", notebooks=notebooks))
     make_older(store.url)
     assert store.client().slugs("/api/search?q=template") == ["one"]
     assert state(store.url) == (True, SCHEMA_VERSION)
-    store.bring(make_template("new", notebooks=notebooks, inputs=["SITE"]))
+    store.bring(make_template("new", notebooks=notebooks))
     old, new = (store.client().get(f"/api/templates/{slug}").json["template"] for slug in ("one", "new"))
     assert [each["notebooks"][0].get("role") for each in (old, new)] == [None, "solution"]
-    assert ("inputs" in old, "inputs" in new) == (False, True)
 
 
 def test_an_upgrade_that_fails_changes_nothing(

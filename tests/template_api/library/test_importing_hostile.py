@@ -90,7 +90,7 @@ def test_a_line_without_end_costs_only_itself(tmp_path: Path) -> None:
     [
         pytest.param("notebooks: [{filename: n.lotnb, is_primary: *a14}]\n", "must be true or false", id="flag"),
         pytest.param("notebooks: [{filename: n.lotnb, role: *a14}]\n", "role must be text", id="role"),
-        pytest.param("tags: *a14\n", "entry 1: must name one thing", id="tags"),
+        pytest.param("tags: *a14\n", "entry 1: name must be text", id="tags"),
         pytest.param("title: *a14\n", "must be text", id="title"),
         pytest.param("id: &i [*i]\n", "is not YAML", id="in itself"),
         pytest.param("id: " + "[" * 1000, "is not YAML", id="nested"),
@@ -109,15 +109,17 @@ def test_many_roles_that_share_a_list_of_names_are_not_multiplied(tmp_path: Path
     assert "notebooks must name at most 1000 files" in "\n".join(map(str, only(tmp_path).faults))
 
 
-def test_cells_of_yaml_are_not_compared(tmp_path: Path) -> None:
-    cells = "notebooks: [{filename: n.lotnb, cells: *a14}, {filename: n.lotnb, cells: *b14}]\n"
-    write(tmp_path, text=f"title: One\n{_BOMB}{_BOMB.replace('a', 'b')}{cells}").joinpath("n.lotnb").write_text("[]")
-    assert only(tmp_path).faults == ()
+def test_cells_of_yaml_are_not_read(tmp_path: Path) -> None:
+    cells = "notebooks: [{filename: n.lotnb, cells: *a14}, {filename: m.lotnb, cells: *b14}]\n"
+    folder = write(tmp_path, text=f"title: One\n{_BOMB}{_BOMB.replace('a', 'b')}{cells}")
+    for name in ("n.lotnb", "m.lotnb"):
+        folder.joinpath(name).write_text("[]")
+    assert only(tmp_path).faults == []
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_ten_thousands_of_faults_are_noted_in_seconds(tmp_path: Path, count: int) -> None:
-    write(tmp_path, text=f"title: One\ninputs: [{'a b,' * count}]\n")
+    write(tmp_path, text=f"title: One\ntags: [{'[],' * count}]\n")
     began = time.process_time()
     assert len(only(tmp_path).faults) == count
     # When each fault was compared with all before it, ten thousand took six seconds and a hundred thousand ten minutes.
@@ -127,7 +129,7 @@ def test_ten_thousands_of_faults_are_noted_in_seconds(tmp_path: Path, count: int
 def test_a_tag_of_yaml_has_no_effect(tmp_path: Path) -> None:
     tags = "[!!python/object/apply:os.system [id], !vault secret, !!str 2]"
     write(tmp_path, text=f"title: !!binary One\nservices: {tags}\n")
-    assert "services entry 1: must name one thing" in fault(tmp_path)
+    assert "services entry 1: name must be text" in fault(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../two/n.lotnb", "..", "n.lotnb/../n.lotnb"])

@@ -65,7 +65,7 @@ def public(tmp_path: Path) -> Path:
 
 def test_a_folder_in_the_public_format_is_imported_without_a_complaint(store: "Store", public: Path) -> None:
     [reading] = read_templates(public)
-    assert (reading.faults, reading.warnings) == ((), ())
+    assert (reading.faults, reading.warnings) == ([], [])
     assert str(import_templates(store.url, public)) == "1 added, 0 changed, 0 unchanged, 0 failed"
     assert str(import_templates(store.url, public)) == "0 added, 0 changed, 1 unchanged, 0 failed"
     client = store.client()
@@ -175,7 +175,7 @@ tags: [{slug: }]
         "template.yaml:10: tags entry 1: must hold names",
         "README.md:2: is not UTF-8",
         "bad.lotnb:2: is not JSON: Expecting property name enclosed in double quotes (column 2)",
-        "worse.lotnb: notebook worse.lotnb must be a JSON array of cells {kind",
+        "worse.lotnb: must be a JSON array of cells {kind",
     ]
     assert [warning.rpartition("; ")[2] for warning in reading.warnings] == ["did you mean 'title'?"]
 
@@ -185,7 +185,7 @@ def test_all_faults_of_a_line_are_reported(sqlite_store: "Store", tmp_path: Path
     given = {"slug": "a b", "content": [], "difficulty": "hard", "notebooks": {"solution": "a.lotnb", "x": 5}}
     file.write_text(json.dumps(given))
     assert [fault.removeprefix(f"{file}:1: ").split()[0] for fault in faults(file)] == [
-        "content", "difficulty", "notebook", "notebook", "slug", "title",
+        "content", "difficulty", "notebooks", "notebooks", "slug", "title",
     ]  # fmt: skip
     assert import_templates(sqlite_store.url, file).failed == 1
 
@@ -229,6 +229,6 @@ def test_a_folder_without_template_yaml_is_reported_and_the_others_go_on(sqlite_
 def test_a_key_that_is_near_to_no_known_one_is_not_a_mistake(tmp_path: Path) -> None:
     write(tmp_path / "t", template__yaml="title: T\nhardware_free: yes\nauthor: me\nversion: 2\nnotebook: x\n")
     [reading] = read_templates(tmp_path)
-    assert reading.warnings == (
-        f"{tmp_path}/t/template.yaml:5: warning: unknown key 'notebook' is not read; did you mean 'notebooks'?",
-    )
+    assert reading.warnings == [
+        f"{tmp_path}/t/template.yaml:5: warning: unknown key 'notebook' is not read; did you mean 'notebooks'?"
+    ]

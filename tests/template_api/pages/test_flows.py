@@ -19,8 +19,7 @@ from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts, routes_in
 from amqtt_rest_bridge.lot.sources import read
 from template_api.pages.flows import Flow, drawing, flows
-from template_api.records import Input, Notebook
-from template_api.sources.template import names_read
+from template_api.records import Notebook
 from tests.support.library_store import Store, template
 from tests.support.route_text import BASIC, CASES, ENVIRONMENT, SECRETS, write_secrets
 
@@ -148,15 +147,7 @@ def test_an_event_is_drawn_from_its_topic_to_its_topic_or_not_at_all(settings: s
 def test_a_route_whose_modes_hang_on_a_variable_is_not_drawn_but_counted() -> None:
     text = BASIC.replace('"true"', 'GET ENV "ON"')
     drawn = drawing([notebook([{"value": text}, {"language": "markdown", "value": BASIC}])])
-    assert (len(drawn.flows), drawn.missing, list(drawn.read)) == (0, 1, ["ON"])
-
-
-def test_what_routes_read_is_named_once_for_each_use_with_what_it_is() -> None:
-    text = BASIC + (
-        '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n        WITH HEADERS\n'
-        '            ADD X-Key "Bearer " + GET SECRET "key" // GET SECRET "unused"\n'
-    )
-    assert list(names_read(text)) == [Input("SITE"), Input("key", secret=True)]
+    assert (len(drawn.flows), drawn.missing) == (0, 1)
 
 
 PARTS = ["DEFINE", "ROUTE", "WITH", "ADD", " ", "\n", '"', "'", "/*", "*/", "//", "\\", "a", "+", "GET", "ENV", "{env."]
@@ -165,13 +156,12 @@ PARTS = ["DEFINE", "ROUTE", "WITH", "ADD", " ", "\n", '"', "'", "/*", "*/", "//"
 @given(st.lists(st.sampled_from(PARTS)))
 def test_no_text_raises(parts: list[str]) -> None:
     text = BASIC + "".join(parts)
-    assert isinstance([*routes_in(text), *names_read(text)], list)
+    assert isinstance(list(routes_in(text)), list)
 
 
 @pytest.mark.parametrize("part", ["/*", '"', "'", "\\\n", "DEFINE\n", "WITH a b ", "\n", '"\n', "+", "*/ /*", "{env."])
 def test_no_text_takes_long(part: str) -> None:
     text = BASIC + part * (90_000 // len(part))
-    list(names_read(text))
     assert drawing([notebook([{"value": text}])]).missing <= 1
 
 

@@ -240,7 +240,7 @@ def test_what_authors_write_is_text_everywhere(sqlite_store: Store) -> None:
     sqlite_store.bring(
         template(
             "one", title=HOSTILE, short_description=HOSTILE, content=MARKDOWN, tags=[HOSTILE], category=HOSTILE,
-            broker_version=HOSTILE, routes=[HOSTILE], inputs=[{"name": "A", "example": HOSTILE}],
+            broker_version=HOSTILE, routes=[HOSTILE],
             notebooks=[{"filename": f"{HOSTILE}.lotnb".replace("/", ""), "role": HOSTILE, "cells": hostile}],
         )
     )  # fmt: skip
