@@ -1,10 +1,11 @@
-"""Offers the messages of one session of a worker to the engine, and acknowledges each.
+"""Offers the messages of one session of a worker to the engine, and acknowledges each when its calls have ended.
+
+`connection` has read them, and `engine.client_mode` calls their events. `MessageSession` and `MqttDelivery` are shared
+with `event_intake`, which does the same for the plugin's bridge; `Intake` is a worker's. The event loop only.
 
 A message is acknowledged as soon as all its calls have ended, so PUBACKs do not keep the order of the messages. MQTT 5
 section 4.6 asks for that order. But with it one call that is retried for an hour would hold back all later PUBACKs, and
 the broker would stop sending. Brokers accept PUBACKs in any order.
-
-`event_intake` does the same for the plugin's bridge. The event loop only.
 """
 
 import asyncio
@@ -128,7 +129,7 @@ class MessageSession(ConnectionUser):
 
     @abstractmethod
     def accept(self, connection: MqttConnection, received: Publish) -> None:
-        """Begin the calls of a message."""
+        """Hold a message, and begin its calls."""
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002
         """Return the mark of a publication that ends a message for an event, empty without one: see `Delivery.mark`."""
@@ -277,6 +278,49 @@ class Feed:
         return filter_matches(self.topic_filter.split("/", 2)[2] if shared else self.topic_filter, topic)
 
 
+class Feeds:
+    """The feeds of a session, and which events receive a message through other subscriptions.
+
+    Args:
+        slot, slots: The slot that the session is of, and how many there are.
+    """
+
+    def __init__(self, slot: int, slots: int) -> None:
+        self.by_identifier: dict[int, Feed] = {}
+        self.events: frozenset[EventName] = frozenset()
+        """The client events of all routes."""
+        self.ordered_events: frozenset[EventName] = frozenset()
+        """The ORDERED events of the session, whose feeds are by slot."""
+        self._slot, self._slots = slot, slots
+        self._elsewhere: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}
+
+    def replace(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
+        """Set the feeds, and the client events of all routes; return the topic filters of feeds that are gone."""
+        before, self.by_identifier = self.by_identifier, {feed.identifier: feed for feed in feeds}
+        by_slot = [feed.events for feed in self.by_identifier.values() if feed.by_slot]
+        self.events, self.ordered_events, self._elsewhere = events, frozenset[EventName]().union(*by_slot), {}
+        return [feed.topic_filter for number, feed in before.items() if number not in self.by_identifier]
+
+    def match(self, topic: str) -> bool:
+        """Return whether a feed is for a topic."""
+        return any(feed.matches(topic) for feed in self.by_identifier.values())
+
+    def elsewhere(self, identifiers: tuple[int, ...], topic: str) -> frozenset[EventName]:
+        """Return the events that receive a message through other subscriptions than these.
+
+        If another slot takes the messages of the topic, these include the events of feeds by slot. All other events
+        take the message here, also events that a reload has added and `replace` does not know yet.
+        """
+        is_own = crc32(topic.encode()) % self._slots == self._slot
+        known = self._elsewhere.get((identifiers, is_own))
+        if known is None:
+            feeds = [self.by_identifier[number] for number in identifiers]
+            known = self.events - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
+            if len(self._elsewhere) < _MOST_CACHED:
+                self._elsewhere[identifiers, is_own] = known
+        return known
+
+
 class Capacity:
     """How many messages and bytes are held, and how many may be. Capacities with the same `within` share its bytes."""
 
@@ -336,13 +380,8 @@ class Intake(MessageSession):
         """Time of the loop before which no call of an ORDERED event begins: calls of a crashed worker may still run."""
         self._capacity = capacity or Capacity()
         self._offer = offer
-        self._slot, self._slots = slot, slots
-        self._feeds: dict[int, Feed] = {}
-        self._subscriptions: list[Subscription] = []
+        self._feeds = Feeds(slot, slots)
         self._gone_filters: set[str] = set()  # topic filters to unsubscribe
-        self._all_events: frozenset[EventName] = frozenset()  # the client events of all routes
-        self._ordered_events: frozenset[EventName] = frozenset()  # those of this session's feeds by slot
-        self._elsewhere_cache: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # results of `_elsewhere`
         self._delayed: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
@@ -357,16 +396,9 @@ class Intake(MessageSession):
 
         `events` are the client events of all routes.
         """
-        before, feeds = self._feeds, list(feeds)
-        self._feeds = {feed.identifier: feed for feed in feeds}
-        self._subscriptions = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
-        self._all_events = events
-        self._ordered_events = frozenset[EventName]().union(
-            *(feed.events for feed in self._feeds.values() if feed.by_slot)
-        )
-        self._elsewhere_cache = {}
+        gone = self._feeds.replace(feeds, events)
         self.look_again()
-        return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
+        return gone
 
     async def subscribe(self, gone: Iterable[str] = ()) -> None:
         """Subscribe all feeds, then unsubscribe the `gone` topic filters: now, or once there is a connection."""
@@ -417,7 +449,8 @@ class Intake(MessageSession):
         self._subscribing += 1
         connection.resume()
         try:
-            wanted = list(self._subscriptions)
+            feeds = self._feeds.by_identifier.items()
+            wanted = [Subscription(feed.topic_filter, number) for number, feed in feeds]
             await connection.subscribe(wanted)
             gone = self._gone_filters - {one.topic_filter for one in wanted}
             await connection.unsubscribe(map(Subscription, gone))
@@ -451,16 +484,17 @@ class Intake(MessageSession):
         """Offer a message to its events. ORDERED ones get it at `ordered_from`, if that is later."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
-        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
+        known = self._feeds.by_identifier
+        feeds = [known[number] for number in identifiers if number in known]
         elsewhere = frozenset[EventName]()
         if feeds and len(feeds) == len(identifiers):
-            elsewhere = self._elsewhere(identifiers, crc32(received.topic.encode()) % self._slots == self._slot)
+            elsewhere = self._feeds.elsewhere(identifiers, received.topic)
             delivery.at_once = all(feed.at_once for feed in feeds)
-        elif not any(feed.matches(received.topic) for feed in self._feeds.values()):
-            self._take_unserved(delivery)
+        elif not self._feeds.match(received.topic):
+            self._hold_unserved(delivery)
             return
         delivery.hold()
-        if not received.retain and elsewhere != self._all_events:
+        if not received.retain and elsewhere != self._feeds.events:
             hops, properties = hops_of(received.properties), carried(received.properties)
             now = time.time()
             message = Message(received.topic, received.payload, now, properties)
@@ -468,33 +502,19 @@ class Intake(MessageSession):
             if user is not None and (first := dict(user).get(TIME)) is not None:
                 message = replace(message, timestamp=time_of(first, now), sent_again=now)
             if (
-                self._ordered_events
+                self._feeds.ordered_events
                 and (self._delayed or self._seconds_left > 0)
-                and (ordered := self._ordered_events - elsewhere)
+                and (ordered := self._feeds.ordered_events - elsewhere)
             ):
                 if not self._delayed:
                     asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_delayed)
                 delivery.hold()
-                self._delayed.append(_Delayed(message, hops, self._all_events - ordered, delivery))
+                self._delayed.append(_Delayed(message, hops, self._feeds.events - ordered, delivery))
                 elsewhere |= ordered
             self._offer_now(message, hops, elsewhere, delivery)
         delivery.release()
 
-    def _elsewhere(self, identifiers: tuple[int, ...], is_own: bool) -> frozenset[EventName]:
-        """Return the events that receive a message through other subscriptions.
-
-        Unless `is_own`, these include the events of feeds by slot: another slot has the message. All other events take
-        the message here, also events that a reload has added and `prepare` does not know yet.
-        """
-        known = self._elsewhere_cache.get((identifiers, is_own))
-        if known is None:
-            feeds = [self._feeds[number] for number in identifiers]
-            known = self._all_events - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
-            if len(self._elsewhere_cache) < _MOST_CACHED:
-                self._elsewhere_cache[identifiers, is_own] = known
-        return known
-
-    def _take_unserved(self, delivery: MqttDelivery) -> None:
+    def _hold_unserved(self, delivery: MqttDelivery) -> None:
         """Hold a message that has no event here if another worker may have one; else acknowledge it.
 
         The message comes through a subscription made for other routes: by the slot's last worker, or before a reload.

@@ -1,11 +1,12 @@
-"""MQTT control packets to bytes and back. No I/O, no clock; the only state is a buffer of bytes.
+"""MQTT control packets from bytes, and to bytes. No I/O, no clock; the only state is a buffer of bytes.
 
-It follows sections 1.5 to 3 of MQTT 5.0 (OASIS, 7 March 2019), whose sections are cited, and MQTT 3.1.1 where it
-differs, which is cited by name: there packets have no properties (None), in MQTT 5 they may have none ({}).
+`connection` uses it as a client; `private` adds what a server reads and writes. It follows sections 1.5 to 3 of MQTT
+5.0 (OASIS, 7 March 2019), which are cited by number. MQTT 3.1.1 is cited by name where it differs. Its packets have no
+properties (None); those of MQTT 5 may have none ({}).
 
-What the other side sends is read strictly: whatever the standard calls malformed or a protocol error (section 4.13)
-raises `PacketError` with the reason code of section 2.4, and nothing else is raised, whatever the bytes are. What is
-written is trusted but for its lengths.
+What the other side sends is read strictly. What the standard calls malformed or a protocol error (section 4.13) raises
+`PacketError` with the reason code of section 2.4; no bytes raise anything else. What is written is trusted, except its
+lengths.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +19,9 @@ from amqtt_rest_bridge.mqtt import standard
 from amqtt_rest_bridge.mqtt.standard import MQTT_5, NO_PROPERTIES, Code, Properties, Property, PropertyKind
 
 _LONGEST_TEXT: Final = 65_535
-_LONGEST_USUAL: Final = 128  # bytes of properties that are remembered
-_MOST_READ: Final = 1000  # properties of a packet: one of 20 MB may have four million, which take seconds to look at
-_LARGEST_OTHER: Final = 524_288  # bytes of a packet but PUBLISH: CONNACK, the largest, may have six texts of 64 KiB
+_LONGEST_USUAL: Final = 128  # bytes of properties whose values are cached
+_MOST_READ: Final = 1000  # properties of a packet; 20 MB may hold four million, which would take seconds to read
+_LARGEST_OTHER: Final = 524_288  # bytes of a packet that is no PUBLISH: CONNACK may have six texts of 64 KiB
 _BY_NUMBER: Final = {int(one): one for one in Property}
 _REPEATED: Final = (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER)
 
@@ -107,14 +108,6 @@ def _pair(data: bytes, at: int, end: int) -> tuple[tuple[str, str], int]:
     return (name, value), at
 
 
-def _behind_pair(data: bytes, at: int, end: int) -> int:
-    for _ in range(2):
-        at += 2 + int.from_bytes(data[at : at + 2], "big")
-    if at > end:
-        raise malformed("a packet ends within a text")
-    return at
-
-
 def of_variable(value: int) -> bytes:
     """Write a Variable Byte Integer; raises `ValueError` when it is too large."""
     if value < 0x80:
@@ -189,7 +182,11 @@ def _read_properties(data: bytes, packet: int) -> Properties:
             raise malformed(f"{standard.NAMES[packet]} has no property 0x{data[at]:02X}")
         start = at + 1
         if name is Property.USER_PROPERTY:
-            at = _behind_pair(data, start, stop)
+            at = start
+            for _ in range(2):
+                at += 2 + int.from_bytes(data[at : at + 2], "big")
+            if at > stop:
+                raise malformed("a packet ends within a text")
             room -= at - start - 4  # without two lengths
             if room < 0:
                 continue

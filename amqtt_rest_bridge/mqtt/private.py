@@ -1,10 +1,10 @@
-"""What the bridge and the private endpoint of its broker say to each other, and how the endpoint reads and writes it.
+"""The private protocol of the bridge and the endpoint of its broker: MQTT 5, and what is beyond the standard.
 
-The first part is what MQTT 5 has no word for: names of user properties and topics. `broker.endpoint` is the broker's
+The first part has the names of user properties and topics that MQTT 5 does not have. `broker.endpoint` is the broker's
 side; `group.plugin_member`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No other client sees any of it.
 
-The second part are the control packets as a server reads and writes them, the other side of `packets`. The only client
-is our own: what that client does not send is not read here. No I/O, no state.
+The second part reads and writes control packets as a server, the other side of `packets`. The only client is our own,
+so only what it sends is read. No I/O, no state.
 """
 
 import uuid
@@ -116,7 +116,7 @@ UNMATCHED_TOPIC: Final = f"{ENDPOINT_TOPICS}unmatched"
 
 
 class BrokerState(Struct, frozen=True):
-    """What the broker process tells.
+    """What the bridge has to know of the broker process.
 
     Args:
         dropped: Messages that were dropped while the bridge was away, since the broker's start.
@@ -210,11 +210,8 @@ def _read_connect(_kind: int, body: bytes, _is_5: bool) -> tuple[ConnectPacket, 
         _, at = text(body, at, len(body))
     if flags & 0x40:
         password, at = text(body, at, len(body))
-    expiry, receive_maximum = (
-        properties.get(Property.SESSION_EXPIRY_INTERVAL, 0),
-        properties.get(Property.RECEIVE_MAXIMUM),
-    )
-    return ConnectPacket(client_id, bool(expiry), receive_maximum or 65_535, password), at
+    is_kept = bool(properties.get(Property.SESSION_EXPIRY_INTERVAL, 0))
+    return ConnectPacket(client_id, is_kept, properties.get(Property.RECEIVE_MAXIMUM, 65_535), password), at
 
 
 def _read_subscribe(kind: int, body: bytes, _is_5: bool) -> tuple[Subscribe, int]:

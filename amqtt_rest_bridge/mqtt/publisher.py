@@ -1,9 +1,12 @@
-"""Publish to the broker: results, failures, requests of server mode, statuses and records. The event loop only.
+"""Publishes to the broker: results, failures, requests of server mode, statuses and records. The event loop only.
 
-All that a worker publishes goes on one connection, with QoS 1 unless an event says another one. A publication counts as
-published with its PUBACK (QoS 2: PUBCOMP); until then it is published again on the next connection. There are three
-exceptions: a request of server mode is not tried again, since its caller gets an error and asks again; what the broker
-refuses is dropped; a publication for which the broker ends connections is dropped too (`MqttPublisher.down`).
+The engine hands publications over, and `connection` sends them. All that a bridge publishes goes on one connection,
+with QoS 1 unless an event says another one. A publication counts as published with its PUBACK (QoS 2: PUBCOMP); until
+then it is published again on the next connection. There are three exceptions:
+
+- A request of server mode is not published again: its caller gets an error, and asks again.
+- What the broker refuses is dropped.
+- A publication for which the broker ends connections is dropped (`MqttPublisher.down`).
 """
 
 import asyncio
@@ -29,13 +32,16 @@ HOPS: Final = "rest-bridge-hops"
 """The user property that counts the routes which a message has passed through."""
 _LOOK_SECONDS: Final = 0.01
 _LOG_SECONDS: Final = 1.0
-_AWAY_SECONDS: Final = 2.0  # that `settled` waits for a broker which is away
-_ROOM_SECONDS: Final = 1.0  # that a publication which is not tried again waits for room ...
-_ACKNOWLEDGED_SECONDS: Final = 10.0  # ... and for its acknowledgement, both from when it is asked for
-_EXPIRE_SECONDS: Final = 0.25  # between two looks at these
-_MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
-_MOST_BLAME: Final = 8  # points for the ends of connections with a publication alone under way, before it is dropped
-_REFUSED: Final = 4  # points if the broker names a packet as the reason, which may be another one; else 1
+_AWAY_SECONDS: Final = 2.0  # how long `settled` waits for a broker that is away
+# A publication that is not tried again expires if it is not sent, or not acknowledged, so many seconds after `publish`.
+_ROOM_SECONDS: Final = 1.0
+_ACKNOWLEDGED_SECONDS: Final = 10.0
+_EXPIRE_SECONDS: Final = 0.25  # between two looks at such publications
+_MOST_LOSSES: Final = 2  # connections that may end while a publication is under way; after them it is sent alone
+# A publication that is alone under way when a connection ends gets points: 4 if the broker gives a packet as the
+# reason, which may be another one, else 1. It is dropped when it has 8.
+_REFUSED: Final = 4
+_MOST_BLAME: Final = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -208,9 +214,12 @@ class MqttPublisher:
 
         qos = 1 if publication.qos is None else publication.qos
         if self._is_private:
-            properties, qos = _private(sending.hops, publication.qos, sending.mark, is_own=sending.is_own), 1
+            pairs = _private_pairs(sending.hops, publication.qos, is_own=sending.is_own)
+            if sending.mark:
+                pairs += _user_property(ENDS, sending.mark)
+            properties, qos = of_variable(len(pairs)) + pairs, 1
         else:
-            properties = _written(publication.properties, sending.hops, sending.retained_for)
+            properties = _written_properties(publication.properties, sending.hops, sending.retained_for)
         try:
             connection.publish(
                 publication.topic, publication.payload, answered, qos=qos, retain=publication.retain,
@@ -248,7 +257,7 @@ class MqttPublisher:
 
 
 @lru_cache(maxsize=64)
-def _written(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
+def _written_properties(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
     """Return the encoded properties of a publication; cached, since most have the same.
 
     `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
@@ -265,16 +274,9 @@ def _written(properties: MessageProperties | None, hops: int, expires: int) -> b
     return write_properties(found)
 
 
-def _private(hops: int, qos: int | None, mark: str, *, is_own: bool) -> bytes:
-    """Return the encoded properties of a publication for the private endpoint; those of MQTT 5 end there anyway."""
-    pairs = _pairs(hops, qos, is_own=is_own)
-    if mark:
-        pairs += _user_property(ENDS, mark)
-    return of_variable(len(pairs)) + pairs
-
-
 @lru_cache(maxsize=64)
-def _pairs(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+def _private_pairs(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+    """Return the encoded user properties for the private endpoint; those of the message itself would end there."""
     pairs = _user_property(HOPS, str(hops))
     if qos is not None:
         pairs += _user_property(QOS, str(qos))
