@@ -97,15 +97,15 @@ REFUSED: Final = 0x80
 """Of a subscription, in SUBACK: MQTT 3.1.1 section 3.9.3."""
 
 
-def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
-    """Replace a step by the result of `make`, which is given the present one; return the present one."""
-    own = present(broker, step)
-    setattr(broker, step, make(own))
-    return own
+def replace(broker: Any, step: Steps, new: Step) -> Step:
+    """Replace a step, and return the former one, which the new one may call."""
+    former = present(broker, step)
+    setattr(broker, step, new)
+    return former
 
 
 def present(broker: Any, step: Steps) -> Step:
-    """Return what a step is by now."""
+    """Return a step as it is now."""
     return cast("Step", getattr(broker, step))
 
 
@@ -184,15 +184,17 @@ RETAINED_QOS_0: Final = _Zero()
 """QoS 0 of a retained message; in place of a plain 0, which is false, amqtt uses the QoS of the subscription."""
 
 
-def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
-    """Replace the step that fires events at plugins, and return amqtt's own; its arguments are the event and its own.
+def replace_packet_event(broker: Any, new: Step) -> Step:
+    """Replace the step that fires events at plugins, and return the former one.
+
+    Its arguments are the event and the arguments of that.
 
     The reader of a client awaits this step for each packet. A step that waits stops the reading of that client only,
     and one that raises `DiscardedPacketError` discards the packet.
     """
-    own: Step = broker.plugins_manager.fire_event
-    broker.plugins_manager.fire_event = make(own)
-    return own
+    former: Step = broker.plugins_manager.fire_event
+    broker.plugins_manager.fire_event = new
+    return former
 
 
 def ends_something(packet: Any) -> bool:
@@ -200,10 +202,10 @@ def ends_something(packet: Any) -> bool:
     return isinstance(packet, (PubackPacket, PubrecPacket, PubcompPacket, DisconnectPacket))
 
 
-def note_authentication(broker: Any, note: Callable[[Session, bool], None]) -> None:
-    """Call `note` for each client that has been authenticated, with whether a plugin knows it by more than its name.
+def note_authentication(broker: Any, attribute: str) -> None:
+    """Set an attribute of each session to the user name that a plugin has authenticated, or to None.
 
-    amqtt's `AnonymousAuthPlugin` answers for any name, or for none. Call it once the plugins are constructed.
+    amqtt's `AnonymousAuthPlugin` does not count: it accepts any name. Call this once the plugins are constructed.
     """
     manager = broker.plugins_manager
     ask = manager.map_plugin_auth
@@ -211,7 +213,7 @@ def note_authentication(broker: Any, note: Callable[[Session, bool], None]) -> N
     async def asking(*, session: Session) -> Any:
         answers = await ask(session=session)
         certain = [answer for plugin, answer in answers.items() if not isinstance(plugin, AnonymousAuthPlugin)]
-        note(session, any(answer is True for answer in certain))
+        session.attributes[attribute] = session.username if any(answer is True for answer in certain) else None
         return answers
 
     manager.map_plugin_auth = asking
@@ -234,11 +236,9 @@ class _Hiding:
         self._retained_messages = {topic: message for topic, message in retained if not topic.startswith(prefix)}
 
 
-def replace_subscriptions(
-    broker: Any, make: Callable[[dict[str, list[tuple[Session, int]]]], dict[str, list[tuple[Session, int]]]]
-) -> None:
+def replace_subscriptions(broker: Any, subscriptions: dict[str, list[tuple[Session, int]]]) -> None:
     """Replace the mapping of filters to sessions and QoS."""
-    broker._subscriptions = make(broker._subscriptions)
+    broker._subscriptions = subscriptions
 
 
 async def forwarded(broker: Any) -> None:
@@ -289,18 +289,18 @@ def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
 # Connections.
 
 
-def read_connects_as_of_newcomers(broker: Any, make: Callable[[Any], BrokerProtocolHandler]) -> None:
+def read_connects_as_of_newcomers(broker: Any, handler: type[BrokerProtocolHandler]) -> None:
     """Read each CONNECT as if its client had no session yet, so that none is changed before the authentication.
 
-    `make` is given the broker's plugin manager, and returns the handler of the connection.
+    `handler` is the class of the handlers of connections.
     """
 
     async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
         empty = cast("Broker", _NoSessions(broker))
         _, session = await Broker._initialize_client_session(empty, reader, writer, address, port)
-        return make(broker.plugins_manager), session
+        return handler(broker.plugins_manager), session
 
-    replace(broker, Steps.READ_CONNECT, lambda _: read_connect)
+    replace(broker, Steps.READ_CONNECT, read_connect)
 
 
 class _NoSessions:

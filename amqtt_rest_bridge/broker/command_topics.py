@@ -1,8 +1,9 @@
-"""`CommandTopics`: who may command in amqtt, and who may listen. The broker's loop only.
+"""`CommandTopics`: which clients of amqtt may send commands, and listen to their topics. The broker's loop only.
 
-Below `$SYS/Coreflux` the setting decides, not the ACL. A client is one of its users when an authentication plugin has
-accepted its password, or whatever that plugin asks for, under that name: amqtt's plugin for anonymous clients accepts
-any name. What others publish there goes amqtt's own way, which drops every `$` topic.
+Below `$SYS/Coreflux` the users of the setting `coreflux` decide, not the ACL. A client is one of them if an
+authentication plugin has accepted its password, or whatever that plugin asks for, under that user name. amqtt's plugin
+for anonymous clients does not count, since it accepts any name. amqtt drops what other clients publish there, as on
+every `$` topic.
 """
 
 import asyncio
@@ -34,57 +35,47 @@ class CommandTopics:
         self._broker = broker
         self._users = frozenset(users)
         self._receive = receive
-        amqtt_broker.replace(broker, Steps.DELIVER, self._taking)
-        amqtt_broker.replace(broker, Steps.DECIDE, self._deciding)
-        amqtt_broker.replace(broker, Steps.PUBLISH_RETAINED, self._hiding)
+        self._deliver_as_amqtt = amqtt_broker.replace(broker, Steps.DELIVER, self._deliver)
+        self._decide_as_amqtt = amqtt_broker.replace(broker, Steps.DECIDE, self._decide)
+        self._publish_as_amqtt = amqtt_broker.replace(broker, Steps.PUBLISH_RETAINED, self._publish_retained)
 
     def begin(self) -> None:
         """Note who connects; once all plugins are constructed."""
-        amqtt_broker.note_authentication(self._broker, _note)
+        amqtt_broker.note_authentication(self._broker, _KNOWN_AS)
 
     def _is_user(self, session: Session) -> bool:
         known_as = session.attributes.get(_KNOWN_AS)
         return known_as in self._users and known_as == session.username
 
-    def _taking(self, deliver: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def taking(session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> Any:
-            message = waiter.result()
-            if message is None or message.topic != COMMAND_TOPIC or not self._is_user(session):
-                return await deliver(session, handler, waiter)
-            self._receive(bytes(message.data or b""))
-            return True
+    async def _deliver(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> Any:
+        """Receive a command of a user; deliver any other message of a client."""
+        message = waiter.result()
+        if message is None or message.topic != COMMAND_TOPIC or not self._is_user(session):
+            return await self._deliver_as_amqtt(session, handler, waiter)
+        self._receive(bytes(message.data or b""))
+        return True
 
-        return taking
+    async def _decide(self, session: Session, topic: str, action: Action) -> Any:
+        """Return whether a client may use a topic: below `$SYS/Coreflux` its users may, elsewhere the ACL decides."""
+        if not (topic.startswith("$") and is_below(topic)):
+            return await self._decide_as_amqtt(session, topic, action)
+        # What waits for a client that is away would be sent to the next client with its id.
+        is_there = action is not Action.RECEIVE or session.transitions.is_connected()
+        return is_there and self._is_user(session)
 
-    def _deciding(self, decide: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def deciding(session: Session, topic: str, action: Action) -> Any:
-            if not (topic.startswith("$") and is_below(topic)):
-                return await decide(session, topic, action)
-            # What waits for a client that is away would be sent to the next client with its id.
-            is_there = action is not Action.RECEIVE or session.transitions.is_connected()
-            return is_there and self._is_user(session)
-
-        return deciding
-
-    def _hiding(self, publish: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def hiding(subscription: tuple[str, int], session: Session) -> None:
-            if subscription[0].startswith("$") and not self._is_user(session):
-                await amqtt_broker.publish_retained_without(self._broker, _BELOW, subscription, session)
-            else:
-                await publish(subscription, session)
-
-        return hiding
+    async def _publish_retained(self, subscription: tuple[str, int], session: Session) -> None:
+        """Send what is retained for a filter, without the topics of commands unless the client is a user."""
+        if subscription[0].startswith("$") and not self._is_user(session):
+            await amqtt_broker.publish_retained_without(self._broker, _BELOW, subscription, session)
+        else:
+            await self._publish_as_amqtt(subscription, session)
 
 
 def is_below(topic: str) -> bool:
-    """Return whether a topic, or a filter, is one of the commands' topics; a filter that has others too is not.
+    """Return whether a topic, or all topics of a filter, are topics of commands.
 
-    A filter such as `$SYS/#` is granted as the ACL says, and brings nothing of these topics.
+    A filter such as `$SYS/#` has others, too: the ACL decides about it, and it brings nothing of these topics.
     """
     if topic.startswith(_SHARED):
         topic = topic.removeprefix(_SHARED).partition("/")[2]
     return topic == ROOT or topic.startswith(_BELOW)
-
-
-def _note(session: Session, is_known: bool) -> None:  # a hook's result
-    session.attributes[_KNOWN_AS] = session.username if is_known else None

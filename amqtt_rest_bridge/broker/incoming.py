@@ -1,4 +1,4 @@
-"""Messages that amqtt passes on, offered to the endpoint of the bridge. The broker's loop only."""
+"""Where a message enters: each message that amqtt passes on is offered to the endpoint. The broker's loop only."""
 
 import logging
 from collections.abc import Iterator
@@ -22,14 +22,15 @@ _QUIET_SECONDS: Final = 1.0
 
 
 class IncomingMessages:
-    """Offer a broker's messages to the endpoint of its bridge, and guard the topics that the bridge alone publishes on.
+    """Offers a broker's messages to the endpoint of its bridge, and guards the topics that only the bridge may use.
 
-    amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest. All
-    of them pass one step, after the ACL; retained messages sent on subscription do not.
+    All messages pass amqtt's step `BROADCAST`, after the ACL: those of clients, last wills, `$SYS`, and what plugins
+    publish. Retained messages that are sent on subscription do not. amqtt 0.12.1 has hooks for the messages of clients
+    only, and runs them in a task for each message.
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
-        plugin: What amqtt fires its hooks at; its hooks are looked for once all plugins are constructed.
+        plugin: Gets the hook of `lossless`; amqtt looks for hooks once all plugins are constructed.
         endpoint: Is offered every message.
         publisher: Publishes for the bridge, which may publish on its own topics.
         lossless: Takes packets before their PUBACK; None without a spool.
@@ -44,49 +45,43 @@ class IncomingMessages:
         self._forged = LineLimit(_QUIET_SECONDS)
         self.own_topics: tuple[str, ...] = (STATUS_TOPICS, ENDPOINT_TOPICS)
         """What the topics begin with on which the bridge alone publishes."""
-        amqtt_broker.replace(broker, Steps.BROADCAST, self._observed)
-        amqtt_broker.replace(broker, Steps.RETAIN, self._guarded)
+        self._forward = amqtt_broker.replace(broker, Steps.BROADCAST, self._broadcast)
+        self._retain = amqtt_broker.replace(broker, Steps.RETAIN, self._retain_if_allowed)
         if lossless is not None:
             plugin.on_mqtt_packet_received = lossless.on_packet
 
     def retained(self, message: ApplicationMessage) -> None:
-        """Take a message that a plugin has retained, which need not have been passed on."""
+        """Send the endpoint a message that a plugin has retained; it may not have been passed on."""
         if message.data:
             self._endpoint.retain(message.topic, bytes(message.data))
 
-    def _observed(self, forward: amqtt_broker.Step) -> amqtt_broker.Step:
-        offer, publisher, is_forged = self._endpoint.offer, self._publisher, self._is_forged
+    async def _broadcast(self, session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
+        """Offer a message to the endpoint, then pass it on."""
+        # No client gets as far with a `$` topic, nor does its will.
+        if session is None and topic.startswith(self.own_topics) and self._is_forged(topic):
+            return
+        if topic and data is not None:
+            try:
+                taken = taken_by(session, topic, data) if isinstance(data, TakenPayload) else ()
+                is_replayed = session is not None and session.client_id and session.client_id.startswith(REPLAYING)
+                first = replayed_time(session.client_id) if session is not None and is_replayed else None
+                self._endpoint.offer(topic, bytes(data), self._publisher.hops, taken, first)
+            except Exception:  # nothing of ours keeps a message from its subscribers
+                log.exception("a message on %s was not looked at", loggable(topic))
+        if force_qos is None:
+            await self._forward(session, topic, data)
+        else:  # amqtt would use it for those that have subscribed with less too, of wills as well [MQTT-3.8.4-6]
+            amqtt_broker.broadcast_at_most(self._broker, session, topic, data, force_qos)
 
-        async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
-            # No client gets as far with a `$` topic, nor does its will.
-            if session is None and topic.startswith(self.own_topics) and is_forged(topic):
-                return
-            if topic and data is not None:
-                try:
-                    taken = taken_by(session, topic, data) if isinstance(data, TakenPayload) else ()
-                    is_replayed = session is not None and session.client_id and session.client_id.startswith(REPLAYING)
-                    first = replayed_time(session.client_id) if session is not None and is_replayed else None
-                    offer(topic, bytes(data), publisher.hops, taken, first)
-                except Exception:  # nothing of ours keeps a message from its subscribers
-                    log.exception("a message on %s was not looked at", loggable(topic))
-            if force_qos is None:
-                await forward(session, topic, data)
-            else:  # amqtt would use it for those that have subscribed with less too, of wills as well [MQTT-3.8.4-6]
-                amqtt_broker.broadcast_at_most(self._broker, session, topic, data, force_qos)
-
-        return broadcast
-
-    def _guarded(self, retain: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def guarded(
-            source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
-        ) -> None:
-            if not (topic_name and topic_name.startswith(self.own_topics) and self._is_forged(topic_name)):
-                await retain(source_session, topic_name, data, qos)
-
-        return guarded
+    async def _retain_if_allowed(
+        self, source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
+    ) -> None:
+        """Retain a message, unless only the bridge may publish on its topic."""
+        if not (topic_name and topic_name.startswith(self.own_topics) and self._is_forged(topic_name)):
+            await self._retain(source_session, topic_name, data, qos)
 
     def _is_forged(self, topic: str) -> bool:
-        """Return whether another than the bridge sends on this topic, which is one of its own."""
+        """Return whether a message on a topic of the bridge is not the bridge's."""
         if self._publisher.is_own:
             return False
         if self._forged.count():

@@ -1,7 +1,7 @@
-"""A broker run as a service: it starts whole or not at all, with the reason, and shuts down gracefully. Main thread.
+"""`run`: a broker as a service, for `rest-bridge serve`. It starts whole or not at all, and shuts down gracefully.
 
-amqtt's own command leaves a broker without a listener running when a port is taken, hides why a plugin could not start,
-starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge serve --help` describes this service.
+If it cannot start, it says why. amqtt's own command leaves a broker without a listener running when a port is taken,
+hides why a plugin could not start, starts a default broker for a malformed file, and dies of SIGTERM. Main thread.
 """
 
 import asyncio
@@ -44,6 +44,13 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         CannotStartError: A plugin could not start; nothing is left running.
         BrokerFailedError: The broker ended without a signal, or its shutdown failed.
     """
+
+    async def listen_or_explain(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+        try:
+            return await listen(name, kind, address, port, context)
+        except OSError as error:
+            raise configuration.CannotListenError(name, amqtt_broker.bare_address(address), port, error) from error
+
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         loop = runner.get_loop()
         asyncio.set_event_loop(loop)  # plugins' constructors may look for it, as under the amqtt command
@@ -52,7 +59,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
         try:
             broker = Broker(config, loop=loop)
             repairs.mend(broker)
-            amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, _listen_or_explain)
+            listen = amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, listen_or_explain)
         except Exception as error:
             for plugin in amqtt_broker.plugins_before(error):
                 try:
@@ -86,7 +93,14 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
         log.info("ready: MQTT on %s", ", ".join(configuration.bound_addresses(broker)) or "no listener")
         on_ready()
         broken = await _wait_for_end(broker, signals)
-    await _shut_down(broker, signals)
+    if signals.received is not None:
+        log.info("%s: shutting down", signals.received.name)
+    else:
+        signals.begin_shutdown()
+    try:
+        await broker.shutdown()
+    except Exception as error:
+        raise BrokerFailedError(f"the shutdown failed: {reason(error)}") from error
     if failed:
         raise CannotStartError(failed[0])
     if signals.received is None:
@@ -105,17 +119,6 @@ async def _wait_for_end(broker: Broker, signals: Signals) -> str:
     for one in (*waits, *breaks):
         one.cancel()
     return reasons[0] if reasons else "the broker stopped forwarding messages; the log says why"
-
-
-async def _shut_down(broker: Broker, signals: Signals) -> None:
-    if signals.received is not None:
-        log.info("%s: shutting down", signals.received.name)
-    else:
-        signals.begin_shutdown()
-    try:
-        await broker.shutdown()
-    except Exception as error:
-        raise BrokerFailedError(f"the shutdown failed: {reason(error)}") from error
 
 
 async def _release(broker: Broker) -> None:
@@ -148,18 +151,6 @@ def record_failures(manager: Any) -> list[str]:
         if event in hooks:
             hooks[event] = [recording(hook) for hook in hooks[event]]
     return failed
-
-
-def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Name listener and address in errors."""
-
-    async def explaining(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
-        try:
-            return await listen(name, kind, address, port, context)
-        except OSError as error:
-            raise configuration.CannotListenError(name, amqtt_broker.bare_address(address), port, error) from error
-
-    return explaining
 
 
 def _plugin_reason(error: Exception) -> str:

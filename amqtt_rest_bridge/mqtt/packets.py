@@ -21,7 +21,7 @@ from amqtt_rest_bridge.mqtt.standard import MQTT_5, NO_PROPERTIES, Code, Propert
 _LONGEST_TEXT: Final = 65_535
 _LONGEST_USUAL: Final = 128  # bytes of properties whose values are cached
 _MOST_READ: Final = 1000  # properties of a packet; 20 MB may hold four million, which would take seconds to read
-_LARGEST_OTHER: Final = 524_288  # bytes of a packet that is no PUBLISH: CONNACK may have six texts of 64 KiB
+_LARGEST_OTHER: Final = 524_288  # bytes of any packet except PUBLISH: CONNACK may have six texts of 64 KiB
 _BY_NUMBER: Final = {int(one): one for one in Property}
 _REPEATED: Final = (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER)
 

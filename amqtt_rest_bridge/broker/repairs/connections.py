@@ -237,17 +237,13 @@ class _PatientReader(ReaderAdapter):
         try:
             return await self._inner.read(n)
         except (EOFError, OSError):
-            await _queuing()
+            for _ in range(_QUEUING_ITERATIONS):
+                await asyncio.sleep(0)
             raise
 
     def feed_eof(self) -> None:
         """End the stream."""
         self._inner.feed_eof()
-
-
-async def _queuing() -> None:
-    for _ in range(_QUEUING_ITERATIONS):
-        await asyncio.sleep(0)
 
 
 class _Writer(WriterAdapter):
@@ -330,11 +326,11 @@ class _Connections:
         self._latest: dict[str | None, ClientHandler] = {}  # by client id
         self._admitted: set[int] = set()  # `id()` of each authenticated session about which amqtt will ask
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
-        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, lambda _: self._receive)
-        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, lambda _: self._is_admitted)
+        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self._receive)
+        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self._is_admitted)
         self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
-        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, lambda _: self._pass_on)
-        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, lambda _: self._give_up)
+        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self._pass_on)
+        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self._give_up)
 
     async def _receive(
         self, reader: Any, writer: Any, session: Session, handler: ClientHandler, server: Any, listener_name: str

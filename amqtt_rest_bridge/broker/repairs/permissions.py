@@ -1,4 +1,4 @@
-"""Defects, amqtt 0.12.1: what a client gets that the ACL forbids it, and how a topic plugin that fails costs others.
+"""Defects, amqtt 0.12.1: clients get what the ACL forbids them, and a topic plugin that fails costs other clients.
 
 - An entry of `TopicAccessControlListPlugin` that ends in `+` permits subscriptions that end in `#`: the plugin compares
   a filter with its entries as if it were a topic, whose level `#` the `+` matches. So the entry `ann/+` permits
@@ -36,30 +36,24 @@ def mend(broker: Any) -> None:
     """Ask the topic plugins about what a client subscribes and is sent."""
     refused = LineLimit(_QUIET_SECONDS)
 
-    def asking_deeper(subscribe: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def subscribe_or_refuse(subscription: tuple[str, int], session: Session) -> Any:
-            try:
-                if await _is_deep_forbidden(broker, subscription[0], session):
-                    return amqtt_broker.REFUSED
-                return await subscribe(subscription, session)
-            except Exception:  # of a topic plugin
-                if count := refused.count():
-                    log.exception("%d subscription(s) are refused; the last one failed so", count)
+    async def subscribe_or_refuse(subscription: tuple[str, int], session: Session) -> Any:
+        try:
+            if await _is_deep_forbidden(broker, subscription[0], session):
                 return amqtt_broker.REFUSED
+            return await subscribe(subscription, session)
+        except Exception:  # of a topic plugin
+            if count := refused.count():
+                log.exception("%d subscription(s) are refused; the last one failed so", count)
+            return amqtt_broker.REFUSED
 
-        return subscribe_or_refuse
+    async def publish_for_own_filters(subscription: tuple[str, int], session: Session) -> None:
+        subscribers = broker.subscriptions.get(subscription[0], ())
+        # From the end: a client that has just subscribed is there.
+        if any(subscriber.client_id == session.client_id for subscriber, _ in reversed(subscribers)):
+            await publish(subscription, session)
 
-    def for_own_filters(publish: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def publish_for_own(subscription: tuple[str, int], session: Session) -> None:
-            subscribers = broker.subscriptions.get(subscription[0], ())
-            # From the end: a client that has just subscribed is there.
-            if any(subscriber.client_id == session.client_id for subscriber, _ in reversed(subscribers)):
-                await publish(subscription, session)
-
-        return publish_for_own
-
-    amqtt_broker.replace(broker, amqtt_broker.Steps.SUBSCRIBE, asking_deeper)
-    amqtt_broker.replace(broker, amqtt_broker.Steps.PUBLISH_RETAINED, for_own_filters)
+    subscribe = amqtt_broker.replace(broker, amqtt_broker.Steps.SUBSCRIBE, subscribe_or_refuse)
+    publish = amqtt_broker.replace(broker, amqtt_broker.Steps.PUBLISH_RETAINED, publish_for_own_filters)
 
 
 async def _is_deep_forbidden(broker: Any, topic_filter: str, session: Session) -> bool:

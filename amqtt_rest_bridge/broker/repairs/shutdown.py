@@ -37,35 +37,29 @@ def mend(broker: Any) -> None:
     """Abort connections that are read while amqtt stops them, and cancel unread deliveries before forwarding ends."""
     deliveries = amqtt_broker.deliveries(broker)
 
-    def dropping_unread(end: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def drop_and_end() -> None:
-            unread = [delivery for delivery in deliveries if not delivery.done()]
-            for delivery in unread:
-                deliveries.remove(delivery)  # before it fails: forwarding still runs, and logs failed deliveries
-                delivery.cancel()
-            if unread:
-                ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
-                for delivery in ended:
-                    delivery.cancelled() or delivery.exception()  # retrieved, else asyncio logs it
-                log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
-            await end()
+    async def drop_unread_and_end() -> None:
+        unread = [delivery for delivery in deliveries if not delivery.done()]
+        for delivery in unread:
+            deliveries.remove(delivery)  # before it fails: forwarding still runs, and logs failed deliveries
+            delivery.cancel()
+        if unread:
+            ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
+            for delivery in ended:
+                delivery.cancelled() or delivery.exception()  # retrieved, else asyncio logs it
+            log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
+        await end_forwarding()
 
-        return drop_and_end
+    async def stop_reading(handler: Any) -> None:
+        stopping = asyncio.ensure_future(stop(handler))
+        try:
+            while not (await asyncio.wait((stopping,), timeout=_STOP_SECONDS))[0]:
+                amqtt_broker.end_reading(handler)
+        finally:
+            stopping.cancel()
+        await stopping
 
-    def cutting_off(stop: amqtt_broker.Step) -> amqtt_broker.Step:
-        async def stop_reading(handler: Any) -> None:
-            stopping = asyncio.ensure_future(stop(handler))
-            try:
-                while not (await asyncio.wait((stopping,), timeout=_STOP_SECONDS))[0]:
-                    amqtt_broker.end_reading(handler)
-            finally:
-                stopping.cancel()
-            await stopping
-
-        return stop_reading
-
-    amqtt_broker.replace(broker, amqtt_broker.Steps.END_FORWARDING, dropping_unread)
-    amqtt_broker.replace(broker, amqtt_broker.Steps.STOP_HANDLER, cutting_off)
+    end_forwarding = amqtt_broker.replace(broker, amqtt_broker.Steps.END_FORWARDING, drop_unread_and_end)
+    stop = amqtt_broker.replace(broker, amqtt_broker.Steps.STOP_HANDLER, stop_reading)
 
 
 class Draining:
@@ -77,13 +71,13 @@ class Draining:
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._own: amqtt_broker.Step | None = None
+        self._own: amqtt_broker.Step | None = None  # amqtt's step for packets, while it is replaced
 
     def end(self) -> None:
         """Read clients as usual again, since a broker can be started again after its shutdown."""
         if self._own is not None:
-            own, self._own = self._own, None
-            amqtt_broker.replace_packet_event(self._broker, lambda _: own)
+            amqtt_broker.replace_packet_event(self._broker, self._own)
+            self._own = None
 
     async def passed_on(self, seconds: float = _PASS_SECONDS) -> None:
         """Wait until the messages that clients have published so far are passed on, for `seconds` at most."""
@@ -104,7 +98,8 @@ class Draining:
         """
         broker, loop = self._broker, asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        self._own = amqtt_broker.replace_packet_event(broker, _discarding)
+        if self._own is None:
+            self._own = amqtt_broker.replace_packet_event(broker, self._fire_or_discard)
         while waiting() and loop.time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         await self.passed_on(min(_PASS_SECONDS, deadline - loop.time()))
@@ -128,20 +123,16 @@ class Draining:
         failed = sum(not one.done() or (not one.cancelled() and one.exception() is not None) for one in begun)
         return waiting() + failed + unsent
 
+    async def _fire_or_discard(self, event: Any, **arguments: Any) -> None:
+        """Discard the packets of clients, except acknowledgements and DISCONNECT.
 
-def _discarding(fire: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Return a `fire_event` that discards the packets of clients, except acknowledgements and DISCONNECT.
-
-    A message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher
-    with QoS 1 or 2 sends it again after the start.
-    """
-
-    async def fire_or_discard(event: Any, **arguments: Any) -> None:
+        A message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher with
+        QoS 1 or 2 sends it again after the start.
+        """
         received = event is amqtt_broker.PACKET_RECEIVED and "session" in arguments
         if received and not amqtt_broker.ends_something(arguments["packet"]):
             # The reader of this client waits here. A client that has something to acknowledge is read without a pause.
             await asyncio.sleep(0 if arguments["session"].inflight_out else _UNREAD_SECONDS)
             raise amqtt_broker.DiscardedPacketError("the broker shuts down")
-        await fire(event, **arguments)
-
-    return fire_or_discard
+        if self._own is not None:
+            await self._own(event, **arguments)

@@ -58,27 +58,45 @@ _KEPT: Final = "_kept_writer"  # the attribute by which a connection's protocol 
 
 def mend(broker: Any) -> None:
     """Replace the steps that listen, serve a connection and forward messages, and the mapping of subscriptions."""
-    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the TCP connections that are open; see `_KEPT`
 
     async def serve_websocket(websocket: Any, listener_name: str) -> None:
         reader: Any = Reader(_Messages(websocket))
         await broker.external_connected(StreamReaderAdapter(reader), WebSocketsWriter(websocket), listener_name)
 
-    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_listening, broker, writers))
-    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_serving, writers))
-    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_WEBSOCKET, lambda _: serve_websocket)
-    amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, partial(_forwarding, broker))
-    amqtt_broker.replace_subscriptions(broker, CopiedWhenRead)
+    async def forward_until_shutdown() -> None:
+        forwarding = asyncio.create_task(_Forwarding(broker).run())
+        try:
+            shutdown = amqtt_broker.forwarding_shutdown(broker)
+            await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            log.error("forwarding was cancelled")  # noqa: TRY400  # `serve` ends, and refers to the log for the reason
+            raise
+        finally:
+            forwarding.cancel()
+            await asyncio.gather(forwarding, return_exceptions=True)
+        await forward()  # as the shutdown has begun, amqtt's step only cancels the deliveries
+
+    _Streams(broker)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_WEBSOCKET, serve_websocket)
+    forward = amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, forward_until_shutdown)
+    amqtt_broker.replace_subscriptions(broker, CopiedWhenRead(broker.subscriptions))
 
 
-def _listening(broker: Any, writers: "WeakSet[asyncio.StreamWriter]", listen: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Return the step that makes a listener; `wait_closed` of a TCP listener first aborts what is still connected."""
+class _Streams:
+    """Makes the listeners of a broker, and serves its TCP connections, in place of amqtt's steps."""
 
-    async def listen_for_streams(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the connections that are open; see `_KEPT`
+        self._listen_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, self._listen)
+        self._serve_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, self._serve)
+
+    async def _listen(self, name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+        """Make a listener. `wait_closed` of a TCP listener first aborts what is still connected."""
         address = amqtt_broker.bare_address(address)
         if kind is not ListenerType.TCP:
-            return await listen(name, kind, address, port, context)
-        loop, serve = asyncio.get_running_loop(), partial(broker.stream_connected, listener_name=name)
+            return await self._listen_as_amqtt(name, kind, address, port, context)
+        loop, serve = asyncio.get_running_loop(), partial(self._broker.stream_connected, listener_name=name)
         server = await loop.create_server(
             lambda: _Protocol(Stream(loop=loop), serve, loop), address, port, reuse_address=True, ssl=context
         )
@@ -86,25 +104,20 @@ def _listening(broker: Any, writers: "WeakSet[asyncio.StreamWriter]", listen: am
             wait_closed = server.wait_closed
 
             async def cut_off() -> None:
-                for writer in list(writers):
+                for writer in list(self._writers):
                     writer.transport.abort()
                 await wait_closed()
 
             server.wait_closed = cut_off  # type: ignore[method-assign]
         return server
 
-    return listen_for_streams
-
-
-def _serving(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Return the step that serves a TCP connection, and closes it then."""
-
-    async def serve_and_close(reader: Stream, writer: asyncio.StreamWriter, listener_name: str) -> None:
-        writers.add(writer)
-        # From Python 3.12 on nothing else keeps the writer after `serve`, and the connection may still be open.
+    async def _serve(self, reader: "Stream", writer: asyncio.StreamWriter, listener_name: str) -> None:
+        """Serve a TCP connection, then close it."""
+        self._writers.add(writer)
+        # From Python 3.12 on nothing else keeps the writer once it is served, and the connection may still be open.
         setattr(writer.transport.get_protocol(), _KEPT, writer)
         try:
-            await serve(Reader(reader), writer, listener_name)
+            await self._serve_as_amqtt(Reader(reader), writer, listener_name)
         except asyncio.CancelledError:
             # The loop ends, and no CONNECT has come. asyncio of Python 3.11 logs a stack trace for a task that ends
             # as cancelled here.
@@ -116,8 +129,6 @@ def _serving(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step)
         finally:
             reader.close()
             writer.close()
-
-    return serve_and_close
 
 
 class ByteSource(Protocol):
@@ -279,25 +290,6 @@ class _Messages:
 
     def feed_eof(self) -> None:
         """Do nothing; amqtt does not call it."""
-
-
-def _forwarding(broker: Any, own: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Return the step that forwards messages."""
-
-    async def forward_until_shutdown() -> None:
-        forwarding = asyncio.create_task(_Forwarding(broker).run())
-        try:
-            shutdown = amqtt_broker.forwarding_shutdown(broker)
-            await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            log.error("forwarding was cancelled")  # noqa: TRY400  # `serve` ends, and refers to the log for the reason
-            raise
-        finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-        await own()  # as the shutdown has begun, amqtt's step only cancels the deliveries
-
-    return forward_until_shutdown
 
 
 class _Forwarding:
