@@ -1,4 +1,6 @@
-"""Parses payloads to commands, and writes answers. Pure, and cheap for any payload: it runs on the broker's loop.
+"""Commands of MQTT clients: payloads are parsed to them, and their answers written. Pure.
+
+Parsing is cheap for any payload, since it runs on the broker's loop. `execution` executes what it returns.
 
 A payload is `-word arguments`, with `-requestId ID` as its last words where the client wants the envelope for an
 answer. Without it the answer is a text, for the notebook extension. That extension takes any answer with the word
@@ -42,9 +44,9 @@ _NAME_OF_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a hid
 
 @dataclass(frozen=True, slots=True)
 class MqttCommand:
-    """A command as it came: `word` as the client wrote it, `name` as the envelope has it, such as `AddRoute`.
+    """A command: its `word` as the client wrote it, its `name` as the envelope has it, such as `AddRoute`.
 
-    `fault` is why it is not a command, None if it is one; `arguments` are as they were sent.
+    `arguments` are as they were sent. `fault` says why a payload is not a command, None if it is one.
     """
 
     word: str
@@ -56,9 +58,9 @@ class MqttCommand:
 
 @dataclass(frozen=True, slots=True)
 class AddedRoute:
-    """What `-addRoute` brings: the route's name and text, and what comes before the text in the arguments.
+    """The arguments of `-addRoute`: the route's name and text, and what precedes the text.
 
-    `fault` is why the arguments cannot be a definition of one route. Without a name, the parser reports why.
+    `fault` says why they are not the definition of one route. If there is no name, the parser reports why.
     """
 
     name: str | None
@@ -154,14 +156,35 @@ def failure(command: MqttCommand, subject: str, why: str) -> CommandAnswer:
 def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnswer:
     """Return the answer to a text with faults. Their places include `before`, which precedes it in the arguments."""
     lines = text.split("\n")
-    problems = tuple([_problem(fault, lines, before) for fault in faults])
-    return CommandAnswer(f"Parsing error: {_shown(problems[0])}", False, problems=problems)
+    problems: list[ReportedFault] = []
+    for fault in faults:
+        line, column = fault.position.line, fault.position.column
+        source = lines[line - 1].rstrip("\r")[:_LINE] if line <= len(lines) else ""
+        if line == 1:
+            column += len(before) - (before.rfind("\n") + 1)
+        problems.append({
+            "message": fault.message,
+            "line": line + before.count("\n"),
+            "column": column,
+            "sourceLines": [source],
+            "suggestions": [] if fault.hint is None else [fault.hint],
+        })  # fmt: skip
+    return CommandAnswer(f"Parsing error: {_message_and_place(problems[0])}", False, problems=tuple(problems))
 
 
 def write(command: MqttCommand, answer: CommandAnswer) -> bytes:
     """Return the payload of an answer."""
     if command.request_id is None:
-        text = _text(answer)
+        lines = [answer.message]
+        if answer.problems:
+            first, *others = answer.problems
+            more = others[: _MOST_IN_A_TEXT - 1]
+            also = [" ".join(["also:", _message_and_place(one), *one["suggestions"]]) for one in more]
+            hints = [*first["suggestions"], *also]
+            if len(answer.problems) > _MOST_IN_A_TEXT:
+                hints.append(f"{len(answer.problems) - _MOST_IN_A_TEXT} more are not listed")
+            lines += ["Suggestions: " + "\n".join(hints)] if hints else []
+        text = "\n".join(lines)
         return (text if answer.is_success else _IN_TEXT.sub(_SOFT_HYPHEN, text)).encode()
     envelope = {
         "success": answer.is_success,
@@ -177,33 +200,7 @@ def write(command: MqttCommand, answer: CommandAnswer) -> bytes:
     return (written if answer.is_success else _SUCCESS.sub(lambda letter: f"\\u{ord(letter[0]):04x}", written)).encode()
 
 
-def _text(answer: CommandAnswer) -> str:
-    lines = [answer.message]
-    if answer.problems:
-        first, *more = answer.problems
-        hints = [*first["suggestions"]]
-        hints += [" ".join(["also:", _shown(one), *one["suggestions"]]) for one in more[: _MOST_IN_A_TEXT - 1]]
-        if len(answer.problems) > _MOST_IN_A_TEXT:
-            hints.append(f"{len(answer.problems) - _MOST_IN_A_TEXT} more are not listed")
-        lines += ["Suggestions: " + "\n".join(hints)] if hints else []
-    return "\n".join(lines)
-
-
-def _shown(problem: ReportedFault) -> str:
+def _message_and_place(problem: ReportedFault) -> str:
     """Write message and place; the extension takes the first (LINE,COLUMN) for the place."""
     message = _LIKE_A_PLACE.sub(r"(\1, \2)", problem["message"])
     return f"{message} ({problem['line']},{problem['column']})"
-
-
-def _problem(fault: Fault, lines: Sequence[str], before: str) -> ReportedFault:
-    line, column = fault.position.line, fault.position.column
-    source = lines[line - 1].rstrip("\r")[:_LINE] if line <= len(lines) else ""
-    if line == 1:
-        column += len(before) - (before.rfind("\n") + 1)
-    return {
-        "message": fault.message,
-        "line": line + before.count("\n"),
-        "column": column,
-        "sourceLines": [source],
-        "suggestions": [] if fault.hint is None else [fault.hint],
-    }

@@ -1,7 +1,7 @@
-"""Executes commands: they change the routes of a service by files in a folder, or report. The event loop.
+"""Executes commands, which change routes by files in a folder, or report on them. Event loop only.
 
-A definition is first parsed together with all other route files. It is written if it has no error there, and reported
-as added once a reload has loaded it.
+`service` brings one command at a time. A definition is first parsed together with all other route files. It is written
+if it has no error there, and reported as added once a reload has loaded it.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _NOTHING_ELSE: Final = f"this broker runs routes of type {ROUTE_TYPE} only: it h
 
 
 class RunsRoutes(Protocol):
-    """What commands need of the program that runs the routes."""
+    """The program that runs the routes, as far as commands need it."""
 
     @property
     def by_name(self) -> Mapping[str, Route]:
@@ -111,7 +111,12 @@ class RouteFolder:
                 path.unlink(missing_ok=True)
             else:
                 self._write(path, text.encode("utf-8", "surrogateescape"))
-        self._sync()
+        with contextlib.suppress(FileNotFoundError):  # flushed, so that a power cut leaves the names of its files
+            folder = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def _write(self, path: Path, content: bytes) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
@@ -127,15 +132,6 @@ class RouteFolder:
             with contextlib.suppress(OSError):
                 staged.unlink(missing_ok=True)
             raise
-
-    def _sync(self) -> None:
-        """Flush the folder, so that a power cut leaves the names of its files."""
-        with contextlib.suppress(FileNotFoundError):
-            folder = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
 
 class Execution:
@@ -174,9 +170,23 @@ class Execution:
             case "RemoveRoute":
                 return await self._remove(command)
             case "RemoveAllRoutes":
-                return await self._remove_all()
+                names = await asyncio.to_thread(self._added_names)
+                for name in names:
+                    await asyncio.to_thread(self._is_added_file, name)
+                if names:
+                    await self._change(dict.fromkeys(names))
+                return CommandAnswer("removed all routes successfully", data={"removed": names})
             case "LotDiagnostic":
-                return await self._diagnose(command)
+                kind, _, rest = command.arguments.strip().partition(" ")
+                if kind.lower() != "route":
+                    raise RefusedError(_NOTHING_ELSE)
+                route = self._route_named(rest)
+                loaded = await self._service.trial({})
+                found = [str(one) for one in loaded.faults if one.path == route.path]
+                status = self._service.status(route.name)
+                data = {"place": _place(route), "definition": route.definition, "faults": found, "status": status}
+                message = "\n".join([f"Route '{route.name}': {status['health']}, {status['connection']}.", *found])
+                return CommandAnswer(message, route=route.name, data=data)
             case "CheckRouteConnection":  # by its last calls: this command sends no request
                 route = self._route_named(command.arguments)
                 status = self._service.status(route.name)
@@ -246,14 +256,6 @@ class Execution:
         await self._change({name: None})
         return CommandAnswer(f"Route '{name}' removed successfully.", route=name)
 
-    async def _remove_all(self) -> CommandAnswer:
-        names = await asyncio.to_thread(self._added_names)
-        for name in names:
-            await asyncio.to_thread(self._is_added_file, name)
-        if names:
-            await self._change(dict.fromkeys(names))
-        return CommandAnswer("removed all routes successfully", data={"removed": names})
-
     async def _change(self, texts: Mapping[str, str | None]) -> None:
         """Change files and reload; restore the files if that fails."""
         before = {name: await asyncio.to_thread(self._folder.read, name) for name in texts}
@@ -297,18 +299,6 @@ class Execution:
     @property
     def _routes(self) -> Mapping[str, Route]:
         return self._service.by_name
-
-    async def _diagnose(self, command: MqttCommand) -> CommandAnswer:
-        kind, _, rest = command.arguments.strip().partition(" ")
-        if kind.lower() != "route":
-            raise RefusedError(_NOTHING_ELSE)
-        route = self._route_named(rest)
-        loaded = await self._service.trial({})
-        found = [str(one) for one in loaded.faults if one.path == route.path]
-        status = self._service.status(route.name)
-        data = {"place": _place(route), "definition": route.definition, "faults": found, "status": status}
-        message = "\n".join([f"Route '{route.name}': {status['health']}, {status['connection']}.", *found])
-        return CommandAnswer(message, route=route.name, data=data)
 
     def _route_named(self, arguments: str) -> Route:
         name = arguments.strip()

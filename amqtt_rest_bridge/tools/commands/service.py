@@ -1,7 +1,7 @@
-"""`Commands`: executes commands one after the other, answers them, and retains the texts of routes. The event loop.
+"""The queue of commands: executed one after the other and answered; the texts of routes are retained. Event loop only.
 
-The queue is bounded in number and bytes; commands beyond it are refused by an answer. Route texts are parsed in a
-process of their own, files are read and written on threads.
+`broker` or `group` brings the payloads, `execution` executes. The queue is bounded in number and bytes; commands beyond
+it are refused by an answer. Route texts are parsed in a process of their own, files are read and written on threads.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Publish = Callable[[Publication], object]
 
 
 class Commands:
-    """Execute what named users command.
+    """The commands of named users.
 
     Args:
         folder: The folder of routes that commands add.

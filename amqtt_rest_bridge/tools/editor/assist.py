@@ -1,6 +1,6 @@
-"""Answers requests of the language server protocol about an open text. Pure.
+"""Answers to requests of the language server protocol about an open text, which `server` passes here. Pure.
 
-These are completion, hover, outline, the other end of a topic, events to try, the canonical layout, and quick fixes.
+There are completion, hover, outline, the other end of a topic, events to try, the canonical layout, and quick fixes.
 """
 
 import json
@@ -17,7 +17,7 @@ from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.grammar.parsing import StatementNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.reference import markdown_of
 from amqtt_rest_bridge.lot.sources import is_notebook
@@ -74,10 +74,26 @@ def completion(file: RouteText, params: types.CompletionParams) -> list[types.Co
 def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.CompletionItem]]:
     """Return what is typed so far at an offset of a part, and what may be written in its place."""
     before = part.text[max(0, offset - _BEFORE) : offset]
-    if found := _PLACEHOLDER.search(before):
-        return found[1], _placeholders(part, offset, before)
+    if found := _PLACEHOLDER.search(before):  # of the setting before; what follows a dot is up to the author
+        settings = _SETTING_BEFORE.findall(before)
+        parameter = _parameter_named(part, offset, settings[-1]) if settings else None
+        modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
+        return found[1], [
+            _item(written[1:-1], types.CompletionItemKind.Variable, kind.meaning)
+            for kind in PLACEHOLDERS
+            if modes & set(kind.modes)
+            for written in kind.written
+        ]
     if found := _NAME.search(before):
-        return found[1], _settings(_block_at(part, offset), is_typed=bool(found[1]))
+        # The settings that the block does not have yet; those of all blocks if the block is not known. The one that is
+        # being typed is there already, where its name is complete.
+        block = _block_at(part, offset)
+        return found[1], [
+            _item(name, types.CompletionItemKind.Property, parameter.allowed, markdown_of(parameter))
+            for kind in ([block.kind] if block is not None else BlockKind)
+            for name, parameter in PARAMETERS[kind].items()
+            if block is None or found[1] or name not in block.settings
+        ]
     if found := _BLOCK.search(before):
         return found[1], [_item(name, types.CompletionItemKind.Class, "", meaning) for name, meaning in _BLOCKS.items()]
     if found := _GET.search(before):
@@ -107,25 +123,6 @@ def _words(words: Mapping[str, str]) -> list[types.CompletionItem]:
     return [_item(word, types.CompletionItemKind.Keyword, detail) for word, detail in words.items()]
 
 
-def _settings(block: Block | None, *, is_typed: bool) -> Iterator[types.CompletionItem]:
-    """Yield the settings that a block does not have yet; those of all blocks if the block is not known."""
-    for kind in [block.kind] if block is not None else BlockKind:
-        for name, parameter in PARAMETERS[kind].items():
-            # The one that is being typed is there already, where its name is complete.
-            if block is None or is_typed or name not in block.settings:
-                yield _item(name, types.CompletionItemKind.Property, parameter.allowed, markdown_of(parameter))
-
-
-def _placeholders(part: Part, offset: int, before: str) -> Iterator[types.CompletionItem]:
-    """Yield the placeholders of the setting before; what follows a dot is up to the author."""
-    settings = _SETTING_BEFORE.findall(before)
-    parameter = _parameter_named(part, offset, settings[-1]) if settings else None
-    modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
-    for kind in PLACEHOLDERS:
-        for written in kind.written if modes & set(kind.modes) else ():
-            yield _item(written[1:-1], types.CompletionItemKind.Variable, kind.meaning)
-
-
 def hover(file: RouteText, params: types.HoverParams) -> types.Hover | None:
     """Return the meaning of the word at a place, None for an unknown word."""
     if (found := file.part_at(offset_of(file, params))) is None or (described := _described(*found)) is None:
@@ -140,9 +137,12 @@ def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
     end = part.text.find("\n", offset)
     line = part.text[start : end if end >= 0 else len(part.text)]
     for found in _BRACES.finditer(line):
-        if found.start() <= offset - start < found.end() and (kinds := _kinds_of(found[0][1:-1])):
-            meaning = "\n\n".join(f"`{kind.written[0]}`: {kind.meaning}" for kind in kinds)
-            return meaning, start + found.start(), start + found.end()
+        if found.start() <= offset - start < found.end():  # what it means, in each mode that has it
+            roots = {(mode, root.root) for mode in Mode if (root := recognise(found[0][1:-1], mode)) is not None}
+            kinds = [kind for kind in PLACEHOLDERS if any((mode, kind.root) in roots for mode in kind.modes)]
+            if kinds:
+                meaning = "\n\n".join(f"`{kind.written[0]}`: {kind.meaning}" for kind in kinds)
+                return meaning, start + found.start(), start + found.end()
     for found in _WORD.finditer(line):
         if not found.start() <= offset - start <= found.end():
             continue
@@ -153,12 +153,6 @@ def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
         if _BLOCK.search(before) and name in _BLOCKS:
             return f"`{name}`: {_BLOCKS[name]}", *place
     return None
-
-
-def _kinds_of(name: str) -> list[PlaceholderKind]:
-    """Return what a placeholder means, in each mode that has it."""
-    roots = {(mode, found.root) for mode in Mode if (found := recognise(name, mode)) is not None}
-    return [kind for kind in PLACEHOLDERS if any((mode, kind.root) in roots for mode in kind.modes)]
 
 
 def _block_at(part: Part, offset: int) -> Block | None:
@@ -267,6 +261,7 @@ def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
 
 
 def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
+    """Yield the topics of a file."""
     for part in file.parts:
         for _, block in part.blocks() if "_TOPIC" in part.text.upper() else ():
             source = _text_of(block.settings.get("SOURCE_TOPIC")) or ""
@@ -299,5 +294,6 @@ def _range(file: RouteText, part: Part, start: int, end: int) -> types.Range:
 
 
 def _first_line(file: RouteText, part: Part, start: int, end: int) -> types.Range:
+    """Return the range of the first line of a text of a part."""
     line_end = part.text.find("\n", start)
     return _range(file, part, start, max(min(end, line_end if line_end >= 0 else end), start + 1))

@@ -85,6 +85,7 @@ def laid_out(text: str) -> str:
 
 
 def _line_start(text: str, offset: int) -> int:
+    """Return where the line of an offset begins."""
     return text.rfind("\n", 0, offset) + 1
 
 
@@ -146,7 +147,12 @@ class _Writer:
         """Write a statement, and the comments behind it."""
         end = following.offset
         if statement.verbatim:
-            self._write_verbatim(statement, end)
+            self._end_line()
+            if self._breaks > 1 and self._written:
+                self._written.append(self._break)
+            end = _line_start(self._text, end) if end < len(self._text) else end
+            self._written.append(self._text[statement.offset : end])
+            self._breaks = 0
             return
         tokens = list(_tokens(self._text, statement, end))
         words = [number for number, token in enumerate(tokens) if not token.is_comment]
@@ -157,7 +163,13 @@ class _Writer:
             if number == 0 and words:
                 self._begin_line(token, LEVEL * statement.level, blank=breaks > 1)
             elif number > last and (token.breaks or not words):
-                indentation = self._indentation_of_comment(token, statement, following)
+                # A comment has the column of the next statement, or of the deeper one if it is deeper itself. One of
+                # several lines keeps its column, as its other lines do.
+                indentation = self._indentation(token.offset)
+                if "\n" not in token.text:
+                    deeper = indentation > (0 if following.verbatim else self._indentation(following.offset))
+                    levels = following.level, statement.level if deeper else 0
+                    indentation = LEVEL * max(levels)
                 self._begin_line(token, indentation, blank=token.breaks > 1)
             elif behind_comment or (token.breaks and (token.is_comment or number not in words[: statement.head])):
                 self._begin_line(token, LEVEL * (statement.level + 1), blank=False)
@@ -165,14 +177,6 @@ class _Writer:
                 self._line += [self._gap(token), token.text]
         behind = tokens[-1].offset if tokens else statement.offset
         self._breaks = self._text.count("\n", behind + len(tokens[-1].text) if tokens else behind, end)
-
-    def _write_verbatim(self, statement: Statement, end: int) -> None:
-        self._end_line()
-        if self._breaks > 1 and self._written:
-            self._written.append(self._break)
-        end = _line_start(self._text, end) if end < len(self._text) else end
-        self._written.append(self._text[statement.offset : end])
-        self._breaks = 0
 
     def _begin_line(self, token: _Token, indentation: int, *, blank: bool) -> None:
         self._end_line()
@@ -197,17 +201,6 @@ class _Writer:
         if not is_aligned or "\n" in line:
             return " "
         return " " * max(1, len(before.expandtabs(LEVEL)) - len(line.expandtabs(LEVEL)))
-
-    def _indentation_of_comment(self, token: _Token, statement: Statement, following: Statement) -> int:
-        """Return the column of a comment that begins a line: that of the next statement, unless the comment is deeper.
-
-        A comment of several lines keeps its column, as its other lines do.
-        """
-        written = self._indentation(token.offset)
-        if "\n" in token.text:
-            return written
-        deeper = written > (0 if following.verbatim else self._indentation(following.offset))
-        return LEVEL * (max(statement.level, following.level) if deeper else following.level)
 
     def _indentation(self, offset: int) -> int:
         """Return the column in which the line of an offset begins."""

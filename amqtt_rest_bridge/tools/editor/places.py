@@ -122,28 +122,23 @@ def with_texts(notebook: str, texts: Mapping[int, str]) -> str:
 
 
 def _cells(notebook: str, root: object) -> Iterator[NotebookCell]:
+    """Yield the cells of the route language; `root` is the notebook as it was parsed."""
     at = _behind_space(notebook, 0)
     if isinstance(root, dict):
         at = {key: start for key, _, start, _ in _members(notebook, at)}.get("cells", -1)
         root = root.get("cells")
     if not isinstance(root, list) or at < 0:
         return
-    for number, (cell, start) in enumerate(_items(notebook, at), start=1):
-        if not is_route_cell(cell):
-            continue
-        values = {key: (value, begin, end) for key, value, begin, end in _members(notebook, start)}
-        value, begin, end = values.get("value", (None, 0, 0))
-        if isinstance(value, str):
-            yield NotebookCell(number, value, begin + 1, notebook[begin + 1 : end - 1])
-
-
-def _items(text: str, at: int) -> Iterator[tuple[Any, int]]:
-    """Yield the items of an array, and where they begin."""
-    at = _behind_space(text, at + 1)
-    while text[at] != "]":
-        item, end = _DECODER.raw_decode(text, at)
-        yield item, at
-        at = _behind_comma(text, end)
+    at, number = _behind_space(notebook, at + 1), 0
+    while notebook[at] != "]":
+        cell, end = _DECODER.raw_decode(notebook, at)
+        number += 1
+        if is_route_cell(cell):
+            values = {key: (value, begin, behind) for key, value, begin, behind in _members(notebook, at)}
+            value, begin, behind = values.get("value", (None, 0, 0))
+            if isinstance(value, str):
+                yield NotebookCell(number, value, begin + 1, notebook[begin + 1 : behind - 1])
+        at = _behind_comma(notebook, end)
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, Any, int, int]]:

@@ -125,7 +125,18 @@ class Project:
         sources = list(sources_of(path, text.encode("utf-8", "replace")))
         file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
         for source in sources:
-            yield from self._read(source, file, known)
+            begin, errors, line = len(file.parts), 0, 0
+            for offset, part_text in _parts(source.text):
+                part = self._part(source.path, part_text, offset, line, known.get(part_text))
+                file.parts.append(part)
+                line += part_text.count("\n")
+                errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
+                if errors > MOST_UNREADABLE:  # it is read up to there only, as by `check`
+                    file.parts[begin:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
+                    break
+                if part_text not in known:
+                    known[part_text] = part
+                    yield
         self.files[path] = file
         self._unfinished_parts.pop(path, None)
 
@@ -154,21 +165,8 @@ class Project:
                     found[path].append(places[path].finding(fault))
         return found
 
-    def _read(self, source: Source, file: RouteText, known: dict[str, Part]) -> Iterator[None]:
-        begin, errors, line = len(file.parts), 0, 0
-        for offset, text in _parts(source.text):
-            part = self._part(source.path, text, offset, line, known.get(text))
-            file.parts.append(part)
-            line += text.count("\n")
-            errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
-            if errors > MOST_UNREADABLE:  # it is read up to there only, as by `check`
-                file.parts[begin:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
-                return
-            if text not in known:
-                known[text] = part
-                yield
-
     def _part(self, source: str, text: str, offset: int, line: int, old: Part | None) -> Part:
+        """Return a part; `old` is one with the same text, which is not read again."""
         if old is None:
             parsed = parse_text(text)
             alone = load_text(Source("", text), parsed, self._environment)
@@ -184,18 +182,14 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
     last_end = text.rfind("*/")
     for found in _DEFINE.finditer(text):
         end = found.start()
-        if end > begin and not _may_be_in_comment(text, begin, end, last_end):
+        may_be_in_comment = False  # which begins in this part, and ends behind it; one that is never closed does not
+        if last_end >= end and text.find("/*", begin, end) >= 0:
+            part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
+            may_be_in_comment = part.rfind("/*") >= max(0, part.rfind("*/") - 1)
+        if end > begin and not may_be_in_comment:
             yield begin, text[begin:end]
             begin = end
     yield begin, text[begin:]
-
-
-def _may_be_in_comment(text: str, begin: int, end: int, last_end: int) -> bool:
-    """Return whether a comment that begins in a part may end behind it. One that is never closed ends in its line."""
-    if last_end < end or text.find("/*", begin, end) < 0:
-        return False
-    part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
-    return part.rfind("/*") >= max(0, part.rfind("*/") - 1)
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:

@@ -1,7 +1,7 @@
-"""The texts that an editor has open: their changes, and when each is read. Runs on the loop of the language server.
+"""The session of an editor: the texts that it has open, and the faults that it was sent. On the language server's loop.
 
-A text is read in steps, so that requests are answered in between. A request waits until its text is read. A change
-cancels the reading of the text before.
+`server` passes the changes of texts here; `project` reads them. A text is read in steps, so that requests are answered
+in between. A request waits until its text is read. A change cancels the reading of the text before.
 """
 
 import asyncio
@@ -159,7 +159,11 @@ class Session:
         self.publish()
 
     async def _read_folders(self) -> None:
-        await self._read_files(await asyncio.to_thread(_route_files, self._folders))
+        def find_files() -> list[str]:
+            found = (path for folder in self._folders for path in find_route_files(folder, lambda _: None))
+            return [str(path) for path in found][:_MOST_FILES]
+
+        await self._read_files(await asyncio.to_thread(find_files))
 
     async def _read_files(self, paths: Iterable[str]) -> None:
         """Read files as they are on disk, but for those that are open."""
@@ -185,10 +189,6 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _route_files(folders: Iterable[Path]) -> list[str]:
-    return [str(path) for folder in folders for path in find_route_files(folder, lambda _: None)][:_MOST_FILES]
 
 
 def _read_file(path: Path) -> str | None:

@@ -1,6 +1,6 @@
-"""What a definition would do: its faults, its drawing, and the request of a message. Pure.
+"""The trial of a definition: its faults, its drawing, and what a message or request would do. Pure.
 
-`python -m amqtt_rest_bridge.tools.playground` is the process that finds it, within limits. Nothing is sent,
+`site.playground` starts the process that runs it, `python -m amqtt_rest_bridge.tools.playground`. Nothing is sent,
 published or saved, and no variable is read: each variable and secret has its own name for a value.
 """
 
@@ -38,12 +38,12 @@ _SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
 
 def tried(trial: Trial) -> Tried:
     """Return what a definition would do; never raises for what it holds."""
-    loaded, substitutes = _loaded(trial.definition)
+    loaded, substitutes = _load(trial.definition)
     # The value of a secret is its name here, which is to be seen.
     routes = [replace(route, secrets=frozenset(), in_addresses=frozenset()) for route in loaded.routes]
     exchanges: list[Exchange] = []
     note = ""
-    for exchange in _exchanges(routes, trial):
+    for exchange in _run_events(routes, trial):
         if len(exchanges) == _MOST_EXCHANGES:
             note = f"The first {_MOST_EXCHANGES} events are shown."
             break
@@ -56,7 +56,7 @@ def tried(trial: Trial) -> Tried:
     more = len(severest) - _MOST_FAULTS
     lines = trial.definition.split("\n")
     return Tried(
-        [_shown(fault, lines) for fault in faults],
+        [_shown_fault(fault, lines) for fault in faults],
         f"... and {more} more" if more > 0 else "",
         [route.name for route in routes],
         msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
@@ -66,7 +66,7 @@ def tried(trial: Trial) -> Tried:
     )
 
 
-def _loaded(text: str) -> tuple[LoadResult, Mapping[str, str]]:
+def _load(text: str) -> tuple[LoadResult, Mapping[str, str]]:
     """Load a definition; a variable whose name its setting refuses has the first sample that it takes."""
     environment, parsed = NameEnvironment({}, Path()), ParsedTexts()
     source = Source(_PATH, text)
@@ -85,7 +85,7 @@ def _loaded(text: str) -> tuple[LoadResult, Mapping[str, str]]:
     return loaded, environment.values
 
 
-def _shown(fault: Fault, lines: Sequence[str]) -> ShownFault:
+def _shown_fault(fault: Fault, lines: Sequence[str]) -> ShownFault:
     line, column = fault.position.line, fault.position.column
     text, at = lines[line - 1] if line <= len(lines) else "", column - 1
     end = max(column, fault.end.column - 1 if fault.end.line == line else len(text))
@@ -96,21 +96,21 @@ def _shown(fault: Fault, lines: Sequence[str]) -> ShownFault:
     )  # fmt: skip
 
 
-def _exchanges(routes: Sequence[Route], trial: Trial) -> Iterator[Exchange]:
+def _run_events(routes: Sequence[Route], trial: Trial) -> Iterator[Exchange]:
     if trial.request.strip():
-        yield _taken(routes, _request_of(trial.request.strip(), trial.payload), trial, "")
+        yield _run_request(routes, _request_of(trial.request.strip(), trial.payload), trial, "")
     for route in routes:
         for event in route.client_events:
             topic = trial.topic or sample_topic(event.source_topic)
             if filter_matches(event.source_topic, topic):
-                yield _sent(route, event, topic, trial)
+                yield _run_message(route, event, topic, trial)
         if not trial.request.strip() and not trial.topic:
             for served in route.server_events:
                 line = f"{served.method} {_SEGMENT.sub('x', served.endpoint)}"
-                yield _taken([route], _request_of(line, trial.payload), trial, served.name)
+                yield _run_request([route], _request_of(line, trial.payload), trial, served.name)
 
 
-def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchange:
+def _run_message(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchange:
     """Return what a message sends, and publishes once the server has answered."""
     requests: list[HttpRequest] = []
 
@@ -123,17 +123,17 @@ def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchang
     message = Message(topic, trial.payload.encode(), time.time())
     verdict = try_call(route, event, message, answer, key=ANY_KEY if route.is_lossless else None)
     request = shown_request(route, requests[0]) if requests else None
-    shown = "" if request is None else _lines(f"{request.method} {request.url}", request.headers, request.body)
+    shown = "" if request is None else _http_text(f"{request.method} {request.url}", request.headers, request.body)
     if verdict.failure is not None:
         outcome = f"It fails with {verdict.failure.code}: {verdict.failure.message}. {verdict.failure.hint}"
     elif request is None:
         outcome = f"It is skipped: {verdict.skipped[1] if verdict.skipped is not None else 'there is nothing to send'}."
     else:
         outcome = "" if verdict.publication is not None else "Nothing is published of the answer."
-    return Exchange(route.name, event.name, False, topic, shown, outcome, _published(verdict.publication))
+    return Exchange(route.name, event.name, False, topic, shown, outcome, _publication_text(verdict.publication))
 
 
-def _taken(routes: Sequence[Route], request: Request, trial: Trial, event: str) -> Exchange:
+def _run_request(routes: Sequence[Route], request: Request, trial: Trial, event: str) -> Exchange:
     """Return how a request is answered, and what it publishes."""
     payload = trial.payload.encode()
     trial_of_it = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
@@ -143,9 +143,9 @@ def _taken(routes: Sequence[Route], request: Request, trial: Trial, event: str) 
         served.name if served is not None else event,
         True,
         "",
-        _lines(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
-        f"It is answered with {_lines(answer.status, answer.headers, answer.body)}",
-        "\n\n".join(_published(one) for one in trial_of_it.publications),
+        _http_text(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
+        f"It is answered with {_http_text(answer.status, answer.headers, answer.body)}",
+        "\n\n".join(_publication_text(one) for one in trial_of_it.publications),
     )
 
 
@@ -159,18 +159,18 @@ def _request_of(text: str, body: str) -> Request:
     return Request(REQUEST_ID, method.upper(), target, target.partition("?")[2], headers, body.encode())
 
 
-def _published(publication: Publication | None) -> str:
+def _publication_text(publication: Publication | None) -> str:
     if publication is None:
         return ""
-    return f"{publication.topic}{' (retained)' if publication.retain else ''}\n{_text(publication.payload)}"
+    return f"{publication.topic}{' (retained)' if publication.retain else ''}\n{_body_text(publication.payload)}"
 
 
-def _lines(first: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> str:
+def _http_text(first: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> str:
     head = "\n".join([first, *(f"{name}: {value}" for name, value in headers)])
-    return f"{head}\n\n{_text(body)}" if body else head
+    return f"{head}\n\n{_body_text(body)}" if body else head
 
 
-def _text(body: bytes) -> str:
+def _body_text(body: bytes) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError:

@@ -9,7 +9,6 @@ import os
 import resource
 import sys
 import sysconfig
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -26,23 +25,18 @@ _REFUSED: Final = (
 )  # fmt: skip
 
 
-def _code() -> Iterator[str]:
-    """Yield where the code is: the folders of libraries, and the packages that are elsewhere.
-
-    The other folders of `sys.path` and the prefix of Python do not count: whole projects may be in them.
-    """
+def read_no_files() -> None:
+    """Refuse files but those of imports, and have all others pass for files: a definition must not find out any."""
+    # The folders of libraries, and the packages that are elsewhere. The other folders of `sys.path` and the prefix of
+    # Python are not code: whole projects may be in them.
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    for folder in (*libraries, *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))):
-        yield f"{os.path.realpath(folder)}{os.sep}"
+    libraries += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    places = [os.path.realpath(folder) for folder in libraries]
     for name, module in list(sys.modules.items()):
         if "." not in name and (file := getattr(module, "__file__", None)):
             place = os.path.realpath(file)
-            yield f"{os.path.dirname(place) if hasattr(module, '__path__') else place}{os.sep}"  # noqa: PTH120
-
-
-def read_no_files() -> None:
-    """Refuse files but those of imports, and have all others pass for files: a definition must not find out any."""
-    code = tuple(_code())
+            places.append(os.path.dirname(place) if hasattr(module, "__path__") else place)  # noqa: PTH120
+    code = tuple(f"{place}{os.sep}" for place in places)
     status, any_file = os.stat, os.stat(__file__)  # noqa: PTH116
 
     def is_ours(path: "int | str | bytes | os.PathLike[str]") -> bool:
