@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from amqtt_rest_bridge.admin.parts import Admin
+from amqtt_rest_bridge.admin.admin import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes

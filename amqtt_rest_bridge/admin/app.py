@@ -76,7 +76,7 @@ _FORM_BYTES: Final = 1 << 20  # of a playground
 
 
 class AdminPort:
-    """Serve the admin port.
+    """The HTTP server of the admin port.
 
     Args:
         sock: The listening socket.
@@ -101,10 +101,10 @@ class AdminPort:
         self._figures = figures
         self._retries = retries
         self._wrong_credentials = wrong_credentials
-        self._samples = History()
+        self._history = History()
         self._playground = Playground()
         self._pages = StatusPages(
-            self._samples, ", ".join(settings.route_paths), settings.secrets_dir, may_retry=self._guard.may_retry
+            self._history, ", ".join(settings.route_paths), settings.secrets_dir, may_retry=self._guard.may_retry
         )
         self._server = HttpServer(sock, self, max_body_bytes=_FORM_BYTES, limits=_LIMITS)
 
@@ -125,7 +125,7 @@ class AdminPort:
     async def sample(self) -> None:
         """Sample the figures for the charts until cancelled."""
         while True:
-            self._samples.add(await self._figures.now(statuses=False))
+            self._history.add(await self._figures.now(statuses=False))
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def stop(self, grace: float) -> None:
@@ -169,7 +169,7 @@ class AdminPort:
         return self._finished(path, request, answer)
 
     def _finished(self, path: str, request: Request, response: Response) -> Response:
-        """Return an answer in the form its caller accepts: compressed, and for browsers an error as a page."""
+        """Return an answer in the form that its caller accepts: compressed, and for browsers errors as pages."""
         is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
         if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
             response = self._pages.error(response)
@@ -218,7 +218,7 @@ class AdminPort:
             case ["unmatched"]:
                 return _json(unmatched_object(await now(statuses=False)))
             case ["history"]:
-                return self._history(query)
+                return self._find_history(query)
             case ["live"]:
                 return self._follow(request, "caller")
             case ["changes"]:
@@ -239,18 +239,18 @@ class AdminPort:
     def _whole(self, run: Run) -> dict[str, Any]:
         return whole_run_object(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
 
-    def _history(self, query: Mapping[str, Sequence[str]]) -> Response:
+    def _find_history(self, query: Mapping[str, Sequence[str]]) -> Response:
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
         if span not in RANGES:
             raise BadQueryError(f"range is one of {', '.join(RANGES)}")
         if route not in self._pages.routes:
             return refused(NO_ROUTE, SAFE)
-        values = self._samples.of(route, span)
+        values = self._history.samples(route, span)
         series: dict[str, list[int] | list[float | None]] = {
             "succeeded": [one.succeeded for one in values],
             "failed": [one.failed for one in values],
         }
-        if latencies := self._samples.latencies(route, span):
+        if latencies := self._history.latencies(route, span):
             series["p50_ms"] = [one and one.p50 for one in latencies]
             series["p99_ms"] = [one and one.p99 for one in latencies]
         return _json({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
@@ -294,7 +294,7 @@ class AdminPort:
         if follower is None:
             return refused(TOO_MANY, SAFE)
         is_page = kind == "pages"
-        stream = Changes(self._figures, self._samples, self._pages, follower) if is_page else follower
+        stream = Changes(self._figures, self._history, self._pages, follower) if is_page else follower
         return Response("200 OK", headers, stream=stream)
 
     async def _retry(self, path: str, request: Request) -> Response:

@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Milliseconds within which half, and 99 of 100, calls and requests of one sample were answered."""
+    """The median and the 99th percentile of the calls and requests of one sample, in milliseconds."""
 
     p50: float
     p99: float
@@ -71,9 +71,9 @@ class _Values:
 
 @dataclass(slots=True, eq=False)
 class _RouteHistory:
-    """What one route has counted: up to the last sample, and in the samples before.
+    """The history of one route: what it had counted at the last sample, and the values of the samples before.
 
-    `latencies` are the buckets of p50 and p99 of each sample, a byte each.
+    `latencies` has two bytes for each sample, the buckets of its p50 and its p99.
     """
 
     succeeded: int
@@ -96,13 +96,13 @@ class _RouteHistory:
 
 
 class History:
-    """The samples of all routes."""
+    """The history of all routes."""
 
     def __init__(self) -> None:
         self._routes: dict[str, _RouteHistory] = {}
 
     def add(self, numbers: Numbers) -> None:
-        """Add a sample: what has been counted since the one before, for as many seconds as have passed."""
+        """Add a sample of each route: what it has counted since the sample before."""
         before, self._routes = self._routes, {}
         for name, route in numbers.routes.items():
             events = [event.took.buckets for event in route.events.values()]
@@ -114,7 +114,7 @@ class History:
                 own.add(*counted)
             self._routes[name] = own
 
-    def of(self, route: str, span: str = "10m") -> list[Sample]:
+    def samples(self, route: str, span: str = "10m") -> list[Sample]:
         """Return the values of a route within one of `RANGES`, the oldest first; the last one may not be complete."""
         resolution, most = RANGES[span]
         own = self._routes.get(route)
@@ -130,7 +130,7 @@ class History:
 
     def rate(self, route: str) -> float | None:
         """Return messages and requests a second in the last sample, None before there is one."""
-        samples = self.of(route)
+        samples = self.samples(route)
         return (samples[-1].succeeded + samples[-1].failed) / SAMPLE_SECONDS if samples else None
 
 
@@ -140,7 +140,7 @@ def step_seconds(span: str) -> int:
 
 
 def _milliseconds(bucket: int) -> float:
-    """Return the middle of a bucket: no duration within it is more than 12 % away, but below 0.8 ms and beyond 36 s."""
+    """Return the middle of a bucket, from which no duration between 0.8 ms and 36 s is more than 12 % away."""
     high = BUCKETS[min(bucket, len(BUCKETS) - 1)]
     low = BUCKETS[bucket - 1] if 0 < bucket < len(BUCKETS) else high
     return round(1000 * math.sqrt(low * high), 1)
@@ -160,7 +160,7 @@ _DAY: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A label at a place of an axis; `anchor` is SVG's text-anchor, `time` RFC 3339 for one of the time axis."""
+    """A label at a place of an axis; `anchor` is SVG's text-anchor. One of the time axis has its `time` in RFC 3339."""
 
     at: float
     text: str
@@ -170,7 +170,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of so many columns: two areas as SVG paths, the upper one upon the lower one."""
+    """A chart of `columns` columns: two areas as SVG paths, `failed` on top of `succeeded`."""
 
     columns: int
     succeeded: str
@@ -185,7 +185,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class LatencyChart:
-    """Two lines of so many columns as SVG paths, with gaps where nothing was answered; `top` is the upper level."""
+    """A chart of `columns` columns: two lines as SVG paths, with gaps where nothing was answered, and its height."""
 
     columns: int
     p50: str

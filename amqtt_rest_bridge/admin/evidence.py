@@ -1,4 +1,7 @@
-"""What is kept of a call or request beside its message: what was sent and answered, without secrets. Pure."""
+"""The evidence of a call or request: what is kept beside its message, without secrets. Pure.
+
+`recorder` has it made of runs that are kept; the page of a run shows it.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -190,7 +190,7 @@ class Figures:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._bridge.troubles
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
-        problems = self._recorder.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
+        problems = self._recorder.problems.present(time.time(), successes)[:_MOST_PROBLEMS]
         errors = 0 if failure is None else max(1, failure.errors)
         return BridgeNumbers(
             broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),

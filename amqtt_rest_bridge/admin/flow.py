@@ -71,9 +71,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one route does, for a narrow page.
+    """What one route does, as a list for narrow pages.
 
-    What leads to it, what it leads to, where the answers of servers among that go, and where its failures go.
+    `before` are the boxes that lead to it, `after` those that it leads to, `answers` where the answers of servers among
+    these go, `failures` where its failures go.
     """
 
     route: Box
@@ -85,7 +86,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes, the arrows between them as SVG paths with their kind, the size, and the same as a list (`ways`)."""
+    """A drawing: boxes, arrows as SVG paths with their kinds, its size; `ways` are the same as a list."""
 
     boxes: Sequence[Box]
     arrows: Sequence[tuple[str, str]]
@@ -157,14 +158,14 @@ def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
 
 
 def around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
-    """Return the arrows on all ways that lead to a node or from it; of a server or endpoint, for whatever route."""
+    """Return the arrows of all ways that lead to a node or from it; a server or endpoint counts for all routes."""
     before = _reached([(edge.end, edge.begin) for edge in arrows], focus)
     after = _reached([(edge.begin, edge.end) for edge in arrows], focus)
     return [edge for edge in arrows if {edge.begin, edge.end} <= before or {edge.begin, edge.end} <= after]
 
 
 def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
-    """Return the nodes that steps lead to from a node, which is among them, whatever its owner."""
+    """Return the nodes that can be reached from a node, itself included; its owner does not matter."""
     following: dict[Node, list[Node]] = {}
     reached: set[Node] = set()
     for begin, end in steps:

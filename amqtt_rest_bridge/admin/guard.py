@@ -20,14 +20,14 @@ _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="U
 
 
 class Guard:
-    """Admit requests; `token` None admits those of this machine, and no retry."""
+    """Admits requests: those that have the token; without a token those of this machine, but no retry."""
 
     def __init__(self, token: str | None) -> None:
         self._expected = None if token is None else _digest(token.encode())
 
     @property
     def may_retry(self) -> bool:
-        """Return whether there is a token: a retry changes something, so that it needs more than a question."""
+        """Return whether there is a token, which a retry needs since it changes something."""
         return self._expected is not None
 
     def check(self, request: Request, *, is_retry: bool, is_trial: bool = False) -> Refusal | None:

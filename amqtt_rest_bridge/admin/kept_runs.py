@@ -67,7 +67,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
 
     @property
     def shown_payload(self) -> bytes | None:
-        """Return the first bytes of its payload, which are not masked; None if `evidence` has them masked."""
+        """Return the first bytes of its payload, not masked; None if `evidence` has the masked payload."""
         evidence, payload = self.evidence, self.payload
         is_open = evidence is None or (evidence.payload is None and not evidence.has_credentials)
         return payload[:MASKED_BYTES] if payload is not None and is_open else None
@@ -131,18 +131,18 @@ class KeptRuns:
             self._drop(min(oldest, key=lambda one: self._runs[one].run.time))
         return run
 
-    def retried(self, name: str, run: str) -> None:
-        """Note `run`, the newest one that sends the message of a kept run again; `retry_ended` must follow."""
+    def begin_retry(self, name: str, run: str) -> None:
+        """Note `run`, the newest one that sends the message of a kept run again; `end_retry` must follow."""
         ended = self._runs.get(run)
-        self._note_retry(name, run, Outcome.RETRYING if ended is None else outcome_of(ended.run.kind, ended.run.code))
+        self._set_retry(name, run, Outcome.RETRYING if ended is None else outcome_of(ended.run.kind, ended.run.code))
 
-    def note_retry(self, name: str, outcome: str) -> list[Run]:
+    def note_retry_outcome(self, name: str, outcome: str) -> list[Run]:
         """Note how the retry of a kept run has ended.
 
         After a success no run of its message counts as a failure any more. Returns the runs that counted as one.
         """
         if outcome != Outcome.SUCCEEDED:
-            self._note_retry(name, None, outcome)
+            self._set_retry(name, None, outcome)
             return []
         kept = self._runs.get(name)
         if kept is None:
@@ -157,19 +157,19 @@ class KeptRuns:
                 alike.append(one)
         resolved = [one.run for one in alike if one.run.retry_outcome != outcome and one.is_failure]
         for run in resolved:
-            self._note_retry(run.id or "", None, outcome)
-            self.retry_ended(run.id or "")
+            self._set_retry(run.id or "", None, outcome)
+            self.end_retry(run.id or "")
         return resolved
 
-    def retry_ended(self, name: str) -> None:
-        """Report a run whose retry has ended as changed, so that its copy in a file has the right outcome."""
+    def end_retry(self, name: str) -> None:
+        """Report a run whose retry has ended as changed, so that its copy in the file has the outcome."""
         kept = self._runs.get(name)
         if kept is not None:
             if kept.run.retry_outcome == Outcome.RETRYING:  # it was given up
-                self._note_retry(name, None, None)
+                self._set_retry(name, None, None)
             self._changed(name, self._runs[name])
 
-    def _note_retry(self, name: str, run: str | None, outcome: str | None) -> None:
+    def _set_retry(self, name: str, run: str | None, outcome: str | None) -> None:
         kept = self._runs.get(name)
         if kept is None:
             return
@@ -183,7 +183,7 @@ class KeptRuns:
         return self._runs.get(name)
 
     def newest(self, route: str | None = None) -> Iterator[KeptRun]:
-        """Return all runs, or those of a route, the newest first; as they are now, whatever changes later."""
+        """Return all runs, or those of a route, the newest first; later changes do not matter."""
         if route is None:
             return reversed(list(self._runs.values()))
         own = [run for (name, _), part in self._parts.items() if name == route for run in part.values()]

@@ -72,7 +72,7 @@ class Follower:
         return self._filter is None or (run.topic is not None and filter_matches(self._filter, run.topic))
 
     def put(self, events: list[bytes], dropped: int) -> None:
-        """Queue events, as far as there is room; `dropped` more have been left out before."""
+        """Queue events as far as there is room; `dropped` counts events that were left out before."""
         room = max(0, _MOST_WAITING - len(self._events))
         self._events.extend(events[:room])
         self._dropped += dropped + len(events[room:])
@@ -122,7 +122,7 @@ class Followers:
         return follower
 
     async def unmatched_changed(self) -> bool:
-        """Wait until a first follower wants messages that concern no route, or none does; return whether one does."""
+        """Wait until the answer changes, then return whether any follower wants messages that concern no route."""
         await self._changed.wait()
         self._changed.clear()
         return self._want_unmatched

@@ -33,7 +33,7 @@ from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
-from amqtt_rest_bridge.site.playground import Trial, Tried
+from amqtt_rest_bridge.site.playground import Trial, TrialResult
 
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
@@ -66,23 +66,23 @@ DEFINE ROUTE First WITH TYPE REST_API
         WITH ENDPOINT "/first"
         WITH DESTINATION_TOPIC "first/received"
 """
-"""What one begins with, where there is no route yet and in the playground."""
+"""The definition to start from, on the page of a bridge without routes and in the playground."""
 
 
 class StatusPages:
-    """Render the pages from the broker's numbers and the samples of the last week.
+    """Renders the pages from the present figures and the history of the routes.
 
     Args:
-        samples: Of the routes.
+        history: Of the routes.
         folder: Where the route files are.
         secrets_dir: What `GET SECRET` reads.
         may_retry: Whether the port has a token, without which nothing is sent again.
     """
 
-    def __init__(self, samples: History, folder: str, secrets_dir: str, *, may_retry: bool) -> None:
+    def __init__(self, history: History, folder: str, secrets_dir: str, *, may_retry: bool) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
-        self._samples = samples
+        self._history = history
         self._folder = folder
         self._secrets_dir = secrets_dir
         self._may_retry = may_retry
@@ -90,7 +90,7 @@ class StatusPages:
 
     def overview(self, numbers: Numbers, query: PageQuery) -> Response:
         """Return the page of all routes, those that need attention first."""
-        every = rows(numbers, self._samples)
+        every = rows(numbers, self._history)
         wanted = query.text.lower()
         found = [one for one in every if wanted in one["name"].lower()]
         return self._page(
@@ -113,7 +113,7 @@ class StatusPages:
 
     def flow(self, numbers: Numbers, focus: flow.Node | None) -> Response:
         """Return the drawing of all routes, or of what leads to one node and from it."""
-        every = rows(numbers, self._samples)
+        every = rows(numbers, self._history)
         names = [one["name"] for one in sort_rows(every, "health") if one["name"] in self.routes]
         drawn = names if focus is not None else names[: flow.MOST_ROUTES]
         arrows = flow.edges([self.routes[name] for name in drawn])
@@ -136,7 +136,7 @@ class StatusPages:
     ) -> Response:
         """Return the page of one route; `alike` counts failures that can be sent again, by code."""
         route = self.routes[name]
-        shown = row(numbers.routes[name], self._samples)
+        shown = row(numbers.routes[name], self._history)
         return self._page(
             "route",
             row=shown,
@@ -152,13 +152,13 @@ class StatusPages:
         )
 
     def chart(self, name: str, span: str) -> Response:
-        """Return the chart of one route, which its page puts in place of the one before."""
+        """Return the chart of one route by itself, for its page when another range is chosen."""
         return self._page("chart", row={"name": name}, **self._chart(name, span))
 
     def _chart(self, name: str, span: str) -> dict[str, Any]:
-        samples = self._samples.of(name, span)
+        samples = self._history.samples(name, span)
         chart = charts.chart(samples, RANGES[span][1], step_seconds(span), time.time())
-        latency = charts.latency_chart(self._samples.latencies(name, span), RANGES[span][1])
+        latency = charts.latency_chart(self._history.latencies(name, span), RANGES[span][1])
         return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
     def runs(self, runs: Sequence[Run], query: PageQuery) -> Response:
@@ -200,13 +200,13 @@ class StatusPages:
         kept = tuple(header for header in refused.headers if header not in SAFE and header[0] != "Content-Type")
         return replace(refused, headers=(*page.headers, *kept), body=page.body)
 
-    def playground(self, trial: Trial, tried: Tried | None) -> Response:
-        """Return the playground with what was tried, and what was found, None before anything was."""
+    def playground(self, trial: Trial, tried: TrialResult | None) -> Response:
+        """Return the playground with a trial and its result, None before the first trial."""
         status = "503 Service Unavailable" if tried is not None and tried.is_busy else "200 OK"
         return self._page("playground", status, trial=trial, tried=tried)
 
     def asset(self, path: str, version: str) -> Response | None:
-        """Return a style sheet or script, None when there is none of this path; with its version a browser keeps it."""
+        """Return a style sheet or script, None if the path names none. With its version, browsers may keep it."""
         name = path[1:]
         if name not in _ASSETS:
             return None
@@ -266,7 +266,7 @@ def duration(milliseconds: float) -> str:
 
 
 def moment(time: str) -> str:
-    """Return the time of the day of a time in RFC 3339, of another day than today with its date."""
+    """Return the time of the day of a time in RFC 3339, with its date unless that is today."""
     at = datetime.fromisoformat(time).astimezone(UTC)
     return f"{at:%H:%M:%S} UTC" if at.date() == datetime.now(UTC).date() else f"{at.day} {at:%b %H:%M} UTC"
 
@@ -295,14 +295,14 @@ class Changes:
 
     Args:
         figures: Of all routes.
-        samples: Those of the last week.
+        history: Of the routes.
         pages: Renders what the page of all routes shows beside its rows.
         follower: Has the runs of the routes that the page shows.
     """
 
-    def __init__(self, figures: Figures, samples: History, pages: StatusPages, follower: Follower) -> None:
+    def __init__(self, figures: Figures, history: History, pages: StatusPages, follower: Follower) -> None:
         self._figures = figures
-        self._samples = samples
+        self._history = history
         self._pages = pages
         self._follower = follower
         self._wake: Callable[[], None] = lambda: None
@@ -325,7 +325,7 @@ class Changes:
             self._gathering.add_done_callback(lambda _: self._wake())
         elif gathering is not None and gathering.done() and not gathering.cancelled():
             self._gathering, numbers = None, gathering.result()
-            present, sections = rows(numbers, self._samples), self._pages.sections(numbers)
+            present, sections = rows(numbers, self._history), self._pages.sections(numbers)
             changed = [one for one in present if self._rows.get(one["name"]) != one]
             if changed or len(present) != len(self._rows) or sections != self._sections:
                 self._rows, self._sections, self._sent = {one["name"]: one for one in present}, sections, now

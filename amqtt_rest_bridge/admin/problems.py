@@ -66,7 +66,7 @@ class Problems:
         self.retrying: dict[int, _Counted] = {}
         """Calls that are tried again, by their number."""
 
-    def use(self, routes: Iterable[Route]) -> None:
+    def use_routes(self, routes: Iterable[Route]) -> None:
         """Count the problems of these routes from now on, and forget those of others."""
         self._targets = {}
         names = set()
@@ -87,18 +87,18 @@ class Problems:
         """Count a message that has failed or was refused, or a request that was answered with an error."""
         self._add(run, 1, run.id)
 
-    def try_failed(self, call: int, run: Run) -> None:
+    def add_failed_try(self, call: int, run: Run) -> None:
         """Count a message whose call has failed a try and follows with another one; `run` is the failed try."""
         before, counted = self.retrying.get(call), self._add(run, 0, None)
         if counted is not before:
-            self.no_more_tries(call)
+            self.end_tries(call)
         if counted is not None:
             counted.count += counted is not before
             counted.retrying.pop(call, None)
             counted.retrying[call] = run
             self.retrying[call] = counted
 
-    def no_more_tries(self, call: int) -> None:
+    def end_tries(self, call: int) -> None:
         """Subtract the message of a call that is tried no more; how the call has ended must be counted before."""
         counted = self.retrying.pop(call, None)
         if counted is not None:
@@ -107,19 +107,19 @@ class Problems:
             if not counted.count and self._counted.get(counted.kind) is counted:
                 del self._counted[counted.kind]
 
-    def sent_again(self, failure: Run, now: float) -> None:
+    def add_success(self, failure: Run, now: float) -> None:
         """Count a failure whose message was sent again with success."""
-        if (counted := self._of(failure)) is not None:
+        if (counted := self._problem_of(failure)) is not None:
             counted.sent_again += 1
             counted.sent_at = now
 
-    def superseded(self, failure: Run) -> None:
+    def remove_superseded(self, failure: Run) -> None:
         """Subtract a failure that is kept no more, while a newer run counts for its message."""
-        counted = self._of(failure)
+        counted = self._problem_of(failure)
         if counted is not None and counted.count > 1:
             counted.count -= 1
 
-    def _of(self, failure: Run) -> _Counted | None:
+    def _problem_of(self, failure: Run) -> _Counted | None:
         """Return the problem that a failure was counted in, None if it has ended since."""
         target = self._targets.get((failure.route or "", failure.event or ""), "")
         counted = self._counted.get((failure.code or "", target, failure.status))
@@ -129,14 +129,14 @@ class Problems:
         """Iterate over the last failed tries of calls that have not ended."""
         return (run for counted in self._counted.values() for run in counted.retrying.values())
 
-    def error(self, route: str, code: str, message: str, now: float) -> None:
+    def add_error(self, route: str, code: str, message: str, now: float) -> None:
         """Count an error of a route that ended no message."""
         event = next((event for name, event in self._targets if name == route), None)
         if event is not None:
             hint = hint_of(code, None)
             self._add(Run(now, "call", None, route, event, code=code, message=message, hint=hint), 1, None)
 
-    def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
+    def present(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
         """Return what is wrong now, or was until a while ago, most messages first.
 
         `last_successes` by route is Unix time, None before one.

@@ -123,7 +123,7 @@ def page_query_of(
 
 
 def focus_of(query: Mapping[str, Sequence[str]]) -> Node | None:
-    """Return the node that the drawing is wanted around; `node` is its kind, a space and its name."""
+    """Return the node to draw the flow around, None for all; the parameter `node` is its kind, a space and its name."""
     for kind in ("topic", "route", "http"):
         if query.get(kind):
             return Node(kind, query[kind][-1])

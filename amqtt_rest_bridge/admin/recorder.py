@@ -132,7 +132,7 @@ class RunRecorder:
         """Runs with their messages."""
         self.problems = Problems()
         """What is wrong now."""
-        self.kept.on_superseded = self.problems.superseded
+        self.kept.on_superseded = self.problems.remove_superseded
         self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}
@@ -150,7 +150,7 @@ class RunRecorder:
         self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
         self._failures = {name: self._failures.get(name, deque(maxlen=SHOWN_FAILURES)) for name in names}
         self._secrets = frozenset[str]().union(*(route.secrets for route in routes))
-        self.problems.use(routes)
+        self.problems.use_routes(routes)
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -182,7 +182,7 @@ class RunRecorder:
         if (counts := self._counts.get(name)) is None:
             return
         if run.outcome is Outcome.RETRYING:
-            self.problems.try_failed(run.number, self._without_secrets(noted))
+            self.problems.add_failed_try(run.number, self._without_secrets(noted))
             return
         counts.add_call(run)
         is_kept = failure is not None or self._capture is Capture.ALL
@@ -202,7 +202,7 @@ class RunRecorder:
     def forget_call(self, number: int) -> None:
         """Note that a call is tried no more: it has ended, or was given up."""
         if self.problems.retrying:
-            self.problems.no_more_tries(number)
+            self.problems.end_tries(number)
 
     def note_request(self, run: RequestRun) -> None:
         """Note a request that has been answered."""
@@ -250,8 +250,8 @@ class RunRecorder:
     def _note_retry(self, name: str | None, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. A success takes the message out of its problem."""
         if name is not None:
-            for failure in self.kept.note_retry(name, outcome.value):
-                self.problems.sent_again(failure, now)
+            for failure in self.kept.note_retry_outcome(name, outcome.value):
+                self.problems.add_success(failure, now)
 
     def note_unmatched(self, message: Message) -> None:
         """Show a message that concerns no route to followers, except the broker's own messages on `$SYS`."""
@@ -260,7 +260,7 @@ class RunRecorder:
 
     def note_error(self, route: str, code: str, message: str, now: float) -> None:
         """Note an error of a route that ended no message."""
-        self.problems.error(route, code, message, now)
+        self.problems.add_error(route, code, message, now)
 
     def _remember(self, noted: NotedRun) -> None:
         run = noted.run

@@ -144,7 +144,7 @@ class Retries:
         if started is None:
             self._under_way.discard(name)
             raise _RefusedError(ROUTE_GONE, f"route {run.route} has no event {run.event} any more")
-        self._recorder.kept.retried(name, started)
+        self._recorder.kept.begin_retry(name, started)
         return started
 
     def _call_again(self, name: str, kept: KeptRun) -> str | None:
@@ -198,4 +198,4 @@ class Retries:
     def end(self, name: str) -> None:
         """Note that the retry of a failure has ended."""
         self._under_way.discard(name)
-        self._recorder.kept.retry_ended(name)
+        self._recorder.kept.end_retry(name)

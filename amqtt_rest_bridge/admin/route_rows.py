@@ -23,7 +23,7 @@ def row(route: RouteNumbers, history: History) -> Row:
     """Return the row of a route; `ok` and `bad` are lines in a drawing of 14 by 12."""
     status: Mapping[str, Any] = route.status or {}
     latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
-    reason, samples, rate = status.get("health_reason") or "", history.of(route.name), history.rate(route.name)
+    reason, samples, rate = status.get("health_reason") or "", history.samples(route.name), history.rate(route.name)
     ok, bad = sparks(samples, SAMPLES)
     peak = max(map(sum, samples), default=0) / SAMPLE_SECONDS
     shown_error = ""

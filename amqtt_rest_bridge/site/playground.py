@@ -1,4 +1,4 @@
-"""The playground of both sites: what is tried, what is found, and the process that finds it. Any thread.
+"""The playground of both sites: a trial, its result, and the process between them. Any thread.
 
 A stranger's text is judged by `amqtt_rest_bridge.tools.playground` in a process of its own, which has nothing of this
 one's environment, little priority, and limits on processor time and memory: however long a text takes, it delays no
@@ -29,7 +29,7 @@ _MODULE: Final = "amqtt_rest_bridge.tools.playground"
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What is tried; the names are those of the fields of the form.
+    """A definition to try, and with what; the names are those of the fields of the form.
 
     Args:
         definition: Text of the route language.
@@ -60,7 +60,7 @@ class ShownFault(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What one event does: its request as text, and what follows; `is_taken` is one of server mode."""
+    """What one event does: its request as text, and what follows; `is_taken` is whether it is of server mode."""
 
     route: str
     event: str
@@ -71,8 +71,8 @@ class Exchange(msgspec.Struct, frozen=True):
     published: str
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """What was found; `trouble` is why nothing was.
+class TrialResult(msgspec.Struct, frozen=True):
+    """The result of a trial; `trouble` says why there is none.
 
     `more` counts the faults that are not shown, `substitutes` are the values of variables and secrets, `ways` those of
     `admin.flow.Drawing` as JSON.
@@ -100,25 +100,27 @@ def trial_of(form: bytes) -> Trial:
 
 
 class Playground:
-    """Start the process of a definition, `at_once` of them at the same time."""
+    """Starts the process of each trial, `at_once` of them at a time."""
 
     def __init__(self, at_once: int = 2) -> None:
         self._room = threading.BoundedSemaphore(at_once)
 
-    def run(self, trial: Trial) -> Tried:
-        """Return what is found of a definition; blocks for half a second, `WALL_SECONDS` at most."""
+    def run(self, trial: Trial) -> TrialResult:
+        """Return the result of a trial; blocks for half a second, `WALL_SECONDS` at most."""
         if len(trial.definition) > MOST_CHARACTERS:
             most = f"{MOST_CHARACTERS // 1024} Ki characters"
-            return Tried(trouble=f"The definition is longer than {most}. `rest-bridge check` reads larger ones.")
+            return TrialResult(trouble=f"The definition is longer than {most}. `rest-bridge check` reads larger ones.")
         if not self._room.acquire(blocking=False):
-            return Tried(trouble="Others try definitions at this moment. Try again in a few seconds.", is_busy=True)
+            return TrialResult(
+                trouble="Others try definitions at this moment. Try again in a few seconds.", is_busy=True
+            )
         try:
             return _judged(trial)
         finally:
             self._room.release()
 
 
-def _judged(trial: Trial) -> Tried:
+def _judged(trial: Trial) -> TrialResult:
     # Of the environment it gets only where to import from: a definition must not read the broker's variables.
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUTF8": "1"}
     try:
@@ -132,13 +134,15 @@ def _judged(trial: Trial) -> Tried:
             check=False,
         )
         if ended.returncode == 0:
-            return msgspec.json.decode(ended.stdout, type=Tried)
+            return msgspec.json.decode(ended.stdout, type=TrialResult)
         reason = f"status {ended.returncode}"
     except subprocess.TimeoutExpired:
         log.info("the process of a playground was ended after %s s", WALL_SECONDS)
-        return Tried(trouble="This machine has much to do, and has not judged the definition in time. Try again later.")
+        return TrialResult(
+            trouble="This machine has much to do, and has not judged the definition in time. Try again later."
+        )
     except OSError as error:
         reason = type(error).__name__
     log.info("the process of a playground ended with %s", reason)
     limit = f"The definition could not be judged within {CPU_SECONDS} s of processor time"
-    return Tried(trouble=f"{limit}. `rest-bridge check` takes the time that it needs.")
+    return TrialResult(trouble=f"{limit}. `rest-bridge check` takes the time that it needs.")

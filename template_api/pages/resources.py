@@ -20,7 +20,7 @@ from jinja2 import Template as Compiled
 from markupsafe import Markup
 
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
-from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
+from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, TrialResult, trial_of
 from template_api import query
 from template_api.errors import ApiError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
@@ -157,7 +157,7 @@ class Pages:
     def _tried(self, playground: Playground, req: falcon.Request) -> Reply:
         """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
-            trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
+            trial, tried = Trial(), TrialResult(trouble="A page of another site has sent this; nothing was tried.")
             return self._page("playground", status=HTTPStatus.FORBIDDEN, is_kept=False, trial=trial, tried=tried)
         trial = trial_of(req.bounded_stream.read(MAX_BODY_BYTES))
         tried = playground.run(trial)

@@ -34,7 +34,7 @@ def test_each_range_has_all_that_was_counted_within_it() -> None:
     for number in range(WEEK + 1000):
         history.add(counted(number * 2, number, number))
     for span in RANGES:
-        values = history.of("R", span)
+        values = history.samples("R", span)
         assert len(values) == RANGES[span][1]
         samples = step_seconds(span) // 10
         assert {(one.succeeded, one.failed) for one in values[:-1]} == {(2 * samples, 2 * samples)}
@@ -65,10 +65,10 @@ def test_a_counter_that_starts_again_and_a_route_that_is_gone_leave_no_trace() -
     history = History()
     for succeeded in (5, 7, 0, 3):
         history.add(counted(succeeded, 0))
-    assert [one.succeeded for one in history.of("R")] == [2, 0, 3]
+    assert [one.succeeded for one in history.samples("R")] == [2, 0, 3]
     assert history.rate("R") == 0.3
     history.add(counted(1, 1, name="Other"))
-    assert (history.of("R"), history.rate("R"), history.rate("Other")) == ([], None, None)
+    assert (history.samples("R"), history.rate("R"), history.rate("Other")) == ([], None, None)
 
 
 def test_it_is_asked_for_by_route_and_range(idle: Admin) -> None:

@@ -39,19 +39,19 @@ def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     for number, retry_of in enumerate((None, "R0", "R0", None)):
         one = run(number)
         kept.add(replace(one, run=replace(one.run, retry_of=retry_of)))
-    kept.retried("R0", "R2")
-    kept.note_retry("R0", "failed")
-    kept.retried("R1", "R9")
+    kept.begin_retry("R0", "R2")
+    kept.note_retry_outcome("R0", "failed")
+    kept.begin_retry("R1", "R9")
     outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "failed", "R1": "retrying", "R2": None, "R3": None}
     del changed[:]
-    assert [record.id for record in kept.note_retry("R1", "succeeded")] == ["R0", "R1", "R2"]
+    assert [record.id for record in kept.note_retry_outcome("R1", "succeeded")] == ["R0", "R1", "R2"]
     assert changed == ["R0", "R1", "R2"]
-    kept.retried("R0", "R10")
-    kept.note_retry("R0", "failed")
-    assert kept.note_retry("R0", "succeeded") == [], "once is enough"
-    kept.retried("R3", "R11")
-    kept.retry_ended("R3")
+    kept.begin_retry("R0", "R10")
+    kept.note_retry_outcome("R0", "failed")
+    assert kept.note_retry_outcome("R0", "succeeded") == [], "once is enough"
+    kept.begin_retry("R3", "R11")
+    kept.end_retry("R3")
     outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "succeeded", "R1": "succeeded", "R2": "succeeded", "R3": None}
 
@@ -108,9 +108,9 @@ def test_each_change_is_passed_on_so_that_a_copy_has_the_same_runs() -> None:
     kept = KeptRuns(change)
     for number in range(300):
         kept.add(run(number % 170, payload=bytes(number % 7 * 100_000)))
-    kept.retried("R100", "other")
+    kept.begin_retry("R100", "other")
     before = copy["R100"].run
-    kept.retry_ended("R100")
+    kept.end_retry("R100")
     assert sorted(copy) == sorted(name or "" for name in names(kept))
     assert (before.retried_as, copy["R100"].run.retried_as) == (None, "other")
     assert names(KeptRuns(first=sorted(copy.values(), key=lambda one: one.run.time))) == sorted(

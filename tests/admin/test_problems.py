@@ -19,16 +19,16 @@ BUSY = Run(100.0, "retry", "run-1", "R", "E", status=503, code="http_status", me
 @pytest.fixture
 def problems() -> Problems:
     problems = Problems()
-    problems.use(load_text(ROUTE.format(name="R")).routes)
+    problems.use_routes(load_text(ROUTE.format(name="R")).routes)
     return problems
 
 
-def listed(problems: Problems) -> list[Problem]:
-    return problems.listed(110.0, {"R": 105.0})
+def present(problems: Problems) -> list[Problem]:
+    return problems.present(110.0, {"R": 105.0})
 
 
 def counts(problems: Problems) -> dict[tuple[str, int | None], tuple[int, int, str | None]]:
-    return {(one.code, one.status): (one.count, one.retrying, one.run) for one in listed(problems)}
+    return {(one.code, one.status): (one.count, one.retrying, one.run) for one in present(problems)}
 
 
 @pytest.mark.parametrize(
@@ -48,28 +48,28 @@ def test_a_problem_has_the_hint_for_its_operator(code: str | None, status: int |
 
 
 def test_a_problem_from_before_the_clock_was_set_back_goes_with_the_next_success(problems: Problems) -> None:
-    problems.error("R", "timeout", "too late", 10_000.0)
-    assert len(problems.listed(5000.0, {"R": None})) == 1
-    assert problems.listed(5001.0 + LISTED_SECONDS, {"R": 5001.0}) == []
+    problems.add_error("R", "timeout", "too late", 10_000.0)
+    assert len(problems.present(5000.0, {"R": None})) == 1
+    assert problems.present(5001.0 + LISTED_SECONDS, {"R": 5001.0}) == []
 
 
 def test_a_message_counts_once_from_its_first_failed_try_to_its_end(problems: Problems) -> None:
     for time in (100.0, 101.0):
-        problems.try_failed(1, replace(BUSY, time=time))
+        problems.add_failed_try(1, replace(BUSY, time=time))
         assert counts(problems) == {("http_status", 503): (1, 1, "run-1")}
     problems.add_failure(replace(BUSY, time=102.0, kind="call"))
-    problems.no_more_tries(1)
-    (problem,) = listed(problems)
+    problems.end_tries(1)
+    (problem,) = present(problems)
     assert (problem.count, problem.retrying, problem.first, problem.last) == (1, 0, 100.0, 102.0)
     assert not problems.retrying
 
 
 def test_a_problem_leaves_at_once_when_all_its_messages_have_succeeded_with_a_later_try(problems: Problems) -> None:
-    problems.try_failed(1, BUSY)
-    problems.try_failed(2, replace(BUSY, id="run-2"))
-    problems.no_more_tries(1)
+    problems.add_failed_try(1, BUSY)
+    problems.add_failed_try(2, replace(BUSY, id="run-2"))
+    problems.end_tries(1)
     assert counts(problems) == {("http_status", 503): (1, 1, "run-2")}
-    problems.no_more_tries(2)
+    problems.end_tries(2)
     assert counts(problems) == {}
 
 
@@ -79,67 +79,67 @@ def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_a
     failed = [replace(BUSY, id=f"run-{number}", kind="call", time=100.0 + number) for number in range(2)]
     for record in failed:
         problems.add_failure(record)
-    problems.sent_again(replace(failed[0], time=99.0), 103.0)  # of an earlier problem
-    problems.sent_again(failed[0], 103.0)
-    (problem,) = listed(problems)
+    problems.add_success(replace(failed[0], time=99.0), 103.0)  # of an earlier problem
+    problems.add_success(failed[0], 103.0)
+    (problem,) = present(problems)
     assert (problem.state, problem.count, problem.sent_again) == ("open", 2, 1)
-    problems.sent_again(failed[1], 104.0)
-    (problem,) = problems.listed(103.0 + LISTED_SECONDS, {"R": 105.0})
+    problems.add_success(failed[1], 104.0)
+    (problem,) = problems.present(103.0 + LISTED_SECONDS, {"R": 105.0})
     assert (problem.state, problem.count, problem.sent_again) == ("resolved", 2, 2)
-    assert problems.listed(104.0 + LISTED_SECONDS, {"R": None}) == []
+    assert problems.present(104.0 + LISTED_SECONDS, {"R": None}) == []
 
 
 def test_a_failure_after_a_problem_was_resolved_begins_another_one(problems: Problems) -> None:
     problems.add_failure(replace(BUSY, kind="call"))
-    problems.sent_again(BUSY, 103.0)
+    problems.add_success(BUSY, 103.0)
     problems.add_failure(replace(BUSY, kind="call", time=106.0))
-    (problem,) = problems.listed(110.0, {"R": 105.0})
+    (problem,) = problems.present(110.0, {"R": 105.0})
     assert (problem.state, problem.count, problem.first) == ("open", 1, 106.0)
 
 
 def test_a_message_counts_where_its_last_try_has_failed(problems: Problems) -> None:
     timeout = replace(BUSY, code="timeout", status=None)
-    problems.try_failed(1, BUSY)
-    problems.try_failed(1, timeout)
+    problems.add_failed_try(1, BUSY)
+    problems.add_failed_try(1, timeout)
     assert counts(problems) == {("timeout", None): (1, 1, "run-1")}
     problems.add_failure(replace(BUSY, kind="call", status=500))
-    problems.no_more_tries(1)
+    problems.end_tries(1)
     assert counts(problems) == {("http_status", 500): (1, 0, "run-1")}
 
 
 def test_a_problem_leads_to_a_run_that_has_ended_before_one_that_is_tried_again(problems: Problems) -> None:
     problems.add_failure(replace(BUSY, id="ended", kind="call"))
-    problems.try_failed(1, BUSY)
+    problems.add_failed_try(1, BUSY)
     assert counts(problems) == {("http_status", 503): (2, 1, "ended")}
     assert list(problems.open_tries()) == [BUSY]
 
 
 def test_what_is_tried_again_is_listed_however_old_its_last_try_is(problems: Problems) -> None:
-    problems.try_failed(1, BUSY)
-    assert len(problems.listed(200.0 + LISTED_SECONDS, {"R": 200.0})) == 1
+    problems.add_failed_try(1, BUSY)
+    assert len(problems.present(200.0 + LISTED_SECONDS, {"R": 200.0})) == 1
 
 
 def test_a_try_of_an_event_that_is_gone_counts_no_longer(problems: Problems) -> None:
-    problems.try_failed(1, BUSY)
-    problems.use([])
-    problems.use(load_text(ROUTE.format(name="Other")).routes)
-    problems.try_failed(1, BUSY)
+    problems.add_failed_try(1, BUSY)
+    problems.use_routes([])
+    problems.use_routes(load_text(ROUTE.format(name="Other")).routes)
+    problems.add_failed_try(1, BUSY)
     assert (counts(problems), problems.retrying) == ({}, {})
-    problems.no_more_tries(1)
+    problems.end_tries(1)
 
 
 def test_kinds_beyond_those_that_are_counted_push_out_quiet_ones_and_their_calls_leave_nothing(
     problems: Problems,
 ) -> None:
     for status in range(400, 700):
-        problems.try_failed(status, replace(BUSY, time=float(status), status=status))
-    kept = problems.listed(700.0, {"R": None})
+        problems.add_failed_try(status, replace(BUSY, time=float(status), status=status))
+    kept = problems.present(700.0, {"R": None})
     assert {one.status for one in kept} == set(range(500, 700))
-    problems.try_failed(400, replace(BUSY, time=701.0, status=400))
-    assert [one.count for one in problems.listed(701.0, {"R": None}) if one.status == 400] == [1]
+    problems.add_failed_try(400, replace(BUSY, time=701.0, status=400))
+    assert [one.count for one in problems.present(701.0, {"R": None}) if one.status == 400] == [1]
     for call in range(400, 700):
-        problems.no_more_tries(call)
-    assert (problems.listed(701.0, {"R": None}), problems.retrying) == ([], {})
+        problems.end_tries(call)
+    assert (problems.present(701.0, {"R": None}), problems.retrying) == ([], {})
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_problem_is_resolved_though_retries_that_failed_have_pushed_out_the_fa
 
         def note(name: str, retry_of: str | None, *, is_served: bool) -> None:
             if retry_of is not None:
-                records.kept.retried(retry_of, name)
+                records.kept.begin_retry(retry_of, name)
             refusal = None if is_served else AWAY
             records.note_request(RequestRun(
                 time.time(), Outcome.SUCCEEDED if is_served else Outcome.FAILED, 0, route, route.server_events[0],
@@ -52,7 +52,7 @@ def test_a_problem_is_resolved_though_retries_that_failed_have_pushed_out_the_fa
             records.keep_pending()
 
         def problem() -> tuple[str, int, int]:
-            (one,) = records.problems.listed(time.time(), {})
+            (one,) = records.problems.present(time.time(), {})
             return one.state, one.count, one.sent_again
 
         for number in range(60):

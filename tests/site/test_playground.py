@@ -10,8 +10,8 @@ import pytest
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.site import playground
-from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Exchange, Playground, Trial, Tried, trial_of
-from amqtt_rest_bridge.tools.playground import tried
+from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Exchange, Playground, Trial, TrialResult, trial_of
+from amqtt_rest_bridge.tools.playground import run_trial
 from tests.support.waiting import SECONDS
 
 CLIENT = """DEFINE ROUTE Orders WITH TYPE REST_API
@@ -39,7 +39,7 @@ def client(config: str = "", event: str = "") -> str:
 
 
 def only(trial: Trial) -> Exchange:
-    (found,) = tried(trial).exchanges
+    (found,) = run_trial(trial).exchanges
     return found
 
 
@@ -53,7 +53,7 @@ def test_a_message_without_a_topic_is_one_that_the_event_listens_to() -> None:
 
 def test_a_message_is_sent_by_the_events_that_listen_to_its_topic_and_else_they_are_named() -> None:
     assert only(Trial(client(), topic="orders/7")).request.startswith("POST http://a.test/new/7\n")
-    found = tried(Trial(client(), topic="other"))
+    found = run_trial(Trial(client(), topic="other"))
     assert (found.exchanges, found.note) == ([], "No event listens to this topic. The routes listen to: orders/+.")
 
 
@@ -79,7 +79,7 @@ def test_a_request_is_answered_and_what_it_publishes_is_shown() -> None:
 
 
 def test_each_fault_has_its_place_and_its_line() -> None:
-    (fault,) = tried(Trial(client(config='WITH RETRYS "3"'))).faults
+    (fault,) = run_trial(Trial(client(config='WITH RETRYS "3"'))).faults
     assert (fault.line, fault.severity, fault.message, fault.hint) == (
         2, "error", "unknown setting RETRYS", "did you mean RETRIES?",
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_each_fault_has_its_place_and_its_line() -> None:
 
 
 def test_the_drawing_has_what_leads_to_a_route_and_where_it_leads() -> None:
-    (way,) = tried(Trial(client())).ways
+    (way,) = run_trial(Trial(client())).ways
     named = {name: [box["name"] for box in way[name]] for name in ("before", "after", "answers", "failures")}
     assert named == {
         "before": ["orders/+"], "after": ["http://a.test"], "answers": ["done/{topic.2}"], "failures": ["failed"],
@@ -98,7 +98,7 @@ def test_variables_and_secrets_are_not_read_and_have_their_names_for_values(monk
     monkeypatch.setenv("API_TOKEN", "hush-hush-1")
     monkeypatch.setenv("TRIES", "hush-hush-2")
     text = client('WITH AUTHORIZATION "Bearer " + GET SECRET "API_TOKEN" WITH RETRIES GET ENV "TRIES"')
-    for found in (tried(Trial(text)), Playground().run(Trial(text))):
+    for found in (run_trial(Trial(text)), Playground().run(Trial(text))):
         assert "hush" not in str(found)
         assert "\nAuthorization: Bearer API_TOKEN\n" in found.exchanges[0].request
         assert [tuple(pair) for pair in found.substitutes] == [("API_TOKEN", "API_TOKEN"), ("TRIES", "1")]
@@ -162,11 +162,11 @@ def test_a_definition_beyond_the_bound_is_refused_and_one_with_10000_faults_is_a
 
 def test_one_more_than_may_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Playground(at_once=1)
-    seen: list[Tried] = []
+    seen: list[TrialResult] = []
 
-    def judged(trial: Trial) -> Tried:
+    def judged(trial: Trial) -> TrialResult:
         seen.append(busy.run(trial))
-        return Tried()
+        return TrialResult()
 
     monkeypatch.setattr(playground, "_judged", judged)
     assert not busy.run(Trial()).is_busy

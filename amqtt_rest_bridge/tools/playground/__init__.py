@@ -22,7 +22,7 @@ from amqtt_rest_bridge.lot.evaluation import NameEnvironment
 from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, LoadResult, Message, Publication, Route
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Source
-from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, Tried
+from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, TrialResult
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_topic
 
 _PATH: Final = "definition"
@@ -36,8 +36,8 @@ _BEHIND: Final = 80
 _SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
 
 
-def tried(trial: Trial) -> Tried:
-    """Return what a definition would do; never raises for what it holds."""
+def run_trial(trial: Trial) -> TrialResult:
+    """Run a trial; never raises for what the definition holds."""
     loaded, substitutes = _load(trial.definition)
     # The value of a secret is its name here, which is to be seen.
     routes = [replace(route, secrets=frozenset(), in_addresses=frozenset()) for route in loaded.routes]
@@ -55,7 +55,7 @@ def tried(trial: Trial) -> Tried:
     faults = sorted(severest[:_MOST_FAULTS], key=lambda one: one.position)
     more = len(severest) - _MOST_FAULTS
     lines = trial.definition.split("\n")
-    return Tried(
+    return TrialResult(
         [_shown_fault(fault, lines) for fault in faults],
         f"... and {more} more" if more > 0 else "",
         [route.name for route in routes],
@@ -67,7 +67,7 @@ def tried(trial: Trial) -> Tried:
 
 
 def _load(text: str) -> tuple[LoadResult, Mapping[str, str]]:
-    """Load a definition; a variable whose name its setting refuses has the first sample that it takes."""
+    """Load a definition. A variable whose name its setting refuses as a value has the first sample that fits."""
     environment, parsed = NameEnvironment({}, Path()), ParsedTexts()
     source = Source(_PATH, text)
     loaded = loader.load([source], environment, parsed)

@@ -1,4 +1,4 @@
-"""The process of the playground: reads a `Trial` from standard input, writes a `Tried` to standard output, and ends.
+"""The process of a playground: reads a `Trial` from standard input, writes a `TrialResult` to standard output.
 
 It has little priority and limits on processor time and memory, and reads no file but its own code. `site.playground`
 starts it.
@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from amqtt_rest_bridge.site.playground import CPU_SECONDS, Trial
-from amqtt_rest_bridge.tools.playground import tried
+from amqtt_rest_bridge.tools.playground import run_trial
 
 _MEMORY: Final = 1 << 30
 _NICE: Final = 10
@@ -58,7 +58,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     read_no_files()
     trial = msgspec.json.decode(sys.stdin.buffer.read(), type=Trial)
-    sys.stdout.buffer.write(msgspec.json.encode(tried(trial)))
+    sys.stdout.buffer.write(msgspec.json.encode(run_trial(trial)))
     return 0
 
 
