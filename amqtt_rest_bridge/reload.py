@@ -318,7 +318,7 @@ def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fing
     found = {file_state(path) for path, *_ in beside}
     for path in map(Path, paths):
         # A folder that cannot be listed is left out: loading it reports why.
-        files = find_route_files(path, lambda _: None) if path.is_dir() else [path]
+        files = find_route_files(path, []) if path.is_dir() else [path]
         for file in files:
             state = file_state(str(file))
             if state[1] >= 0:

@@ -20,7 +20,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What a service waits for, in seconds, and when what has ended is started again."""
+    """Seconds that a bridge in a child process is given, and when it and its tasks are started again."""
 
     grace: float = 5.0  # for running requests at shutdown
     publish: float = 2.0  # ... and at least so much for their results, to reach their subscribers
@@ -36,11 +36,11 @@ class Supervisor:
     counts as broken until that task has run for a minute: the health of all routes is Red and `rest-bridge serve` ends.
 
     Args:
-        tell: Called with a sentence when the bridge breaks, and with None when it has recovered.
+        tell: Called, if given, with a sentence when the bridge breaks, and with None when it has recovered.
         backoff: When a task that ended is started again; that of `Times` without.
     """
 
-    def __init__(self, tell: Callable[[str | None], None], backoff: Backoff | None = None) -> None:
+    def __init__(self, tell: Callable[[str | None], None] | None = None, backoff: Backoff | None = None) -> None:
         self._tell = tell
         self._backoff = backoff or Times().tasks
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,7 +91,8 @@ class Supervisor:
                 self._failing[name] = sentence = f"the bridge is broken: {failed}, the last time: {why}"
                 self._broken.set()
                 log.critical("%s", sentence)
-                self._tell(sentence)
+                if self._tell is not None:
+                    self._tell(sentence)
             await asyncio.sleep(delay)
 
     def _recover(self, name: str) -> None:
@@ -100,11 +101,16 @@ class Supervisor:
         log.warning("the task %s has recovered", name)
         if not self._failing:
             self._broken.clear()
-            self._tell(None)
+            if self._tell is not None:
+                self._tell(None)
 
 
 async def _failure_of(work: Work) -> BaseException | None:
-    """Run `work` and return why it failed, None if it did not. Raises only the cancellation of the caller's task."""
+    """Run `work` to its end; return why it failed, None if it did not.
+
+    Raises:
+        CancelledError: The caller's task is cancelled. A cancellation of the work alone is returned like an error.
+    """
     try:
         # In a task of its own, since each step of a coroutine passes through every coroutine that awaits it. Publishing
         # a message takes six steps.

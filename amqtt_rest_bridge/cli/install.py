@@ -237,7 +237,7 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
     if not into.is_dir():
         raise ConfigurationError(f"{into} is not a folder")
     unreadable: list[OSError] = []
-    paths = sources.find_route_files(into, unreadable.append)
+    paths = sources.find_route_files(into, unreadable)
     if unreadable:
         raise ConfigurationError(f"cannot read {into}: {reason(unreadable[0])}")
     return sources.read([path for path in paths if path.parent != into or path.name not in files])

@@ -59,7 +59,7 @@ class MqttCommands(ConnectionUser):
         self._commands = Commands(live.routes, publisher.announce)
         self.client: ReconnectingClient | None = None
         """The client, between `begin` and `end`."""
-        self._supervisor = Supervisor(lambda _: None)
+        self._supervisor = Supervisor()
 
     async def check(self) -> None:
         """Publish the version; raises `BrokerError` where the broker forbids what the setting needs."""

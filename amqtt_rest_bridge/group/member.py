@@ -83,7 +83,7 @@ class Member:
         self._calls = calls
         self._supervisor = supervisor
         self._wake = asyncio.Event()
-        self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._wake.set)
+        self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._wake)
         """The connection that publishes."""
         self._slots: dict[int, Slot] = {}  # open here, including those that are being left
         self._plan = plan((), settings.group)

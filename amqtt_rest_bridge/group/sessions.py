@@ -157,16 +157,16 @@ class MemberSession(OwnSession):
         broker, publisher, watches: As of `OwnSession`.
         group: The group of the worker.
         leases: Takes the group's notices.
-        on_notice: Called after each notice, and when a connection begins or has ended.
+        noticed: Set after each notice, and when a connection begins or has ended.
     """
 
     def __init__(
         self, broker: Callable[[], Address], group: str, leases: Leases, publisher: MqttPublisher, watches: Watches,
-        on_notice: Callable[[], None],
+        noticed: asyncio.Event,
     ) -> None:  # fmt: skip
         self._presence = leases.farewell()
         self._leases = leases
-        self._on_notice = on_notice
+        self._noticed = noticed
         will = Will(self._presence.topic, self._presence.payload)
         session = ClientSession(f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, will)
         super().__init__(broker, session, publisher, watches, [lease_topic(group, "+"), presence_topic(group, "+")])
@@ -174,7 +174,7 @@ class MemberSession(OwnSession):
     def connecting(self) -> None:
         """Begin to hear the notices of the group."""
         self._leases.connecting(lease_time())
-        self._on_notice()
+        self._noticed.set()
 
     def subscribed(self) -> None:
         """Publish a mark, which comes back after all retained notices."""
@@ -187,7 +187,7 @@ class MemberSession(OwnSession):
             self._leases.connected(now, connection.silence_seconds)
         elif len(received.payload) <= _MOST_BYTES or received.topic == self._presence.topic:
             self._leases.received(received.topic, received.payload, now, retained=received.retain)
-        self._on_notice()
+        self._noticed.set()
 
 
 @dataclass(frozen=True, slots=True)

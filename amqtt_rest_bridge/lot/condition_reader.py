@@ -104,23 +104,20 @@ class _Tests:
     def condition(self, ast: Any) -> Test:
         leftover: _Term = ast["leftover"]
         if leftover.text:
-            raise self._explain_leftover(leftover.offset)
+            start, hint = leftover.offset, "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+            # Of `=>` the parser has read the `=` already.
+            signs = (one for one in _SIGNS.finditer(self._text) if one[1] and one.start() <= start < one.end())
+            foreign = next(signs, None)
+            if foreign is not None and foreign[1] in _OPERATORS:
+                start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
+            text = self._text[start:].strip()
+            if text.upper().startswith("IN"):
+                hint = "as in IN ('a', 'b')"
+            raise _TermError(start, start + 1, f"{_shown(text)} cannot follow here", hint)
         if self._unfinished is not None:
             raise self._unfinished
         test: Test = ast["test"]
         return test
-
-    def _explain_leftover(self, start: int) -> _TermError:
-        hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
-        # Of `=>` the parser has read the `=` already.
-        signs = (one for one in _SIGNS.finditer(self._text) if one[1] and one.start() <= start < one.end())
-        foreign = next(signs, None)
-        if foreign is not None and foreign[1] in _OPERATORS:
-            start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
-        text = self._text[start:].strip()
-        if text.upper().startswith("IN"):
-            hint = "as in IN ('a', 'b')"
-        return _TermError(start, start + 1, f"{_shown(text)} cannot follow here", hint)
 
     def either(self, ast: Any) -> Test:
         return ast[0] if len(ast) == 1 else Test("OR", tests=tuple(ast))
@@ -176,23 +173,20 @@ class _Tests:
         if self._unfinished is not None:  # this follows: it was not the last one
             raise self._unfinished
         for number, term in enumerate(terms):
-            if term.operand is None and term.text:
-                raise self._explain_missing(term, is_first=number == 0)
+            text = term.text
+            if term.operand is None and text:
+                hint = f"a text is written in quotes: '{text}'"
+                if text[0] in "'\"":
+                    hint = "close the quote"
+                elif recognise(text, self._mode):
+                    hint = f"a placeholder is written in braces: {{{text}}}"
+                elif number == 0 and (field := _FIELD.fullmatch(text)):
+                    hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
+                raise term.fault(f"{_shown(text)} is not a value", hint)
             if term.operand is None:
                 hint = "a placeholder, a number, a text in quotes, true, false or null"
                 self._unfinished = term.fault("a value is missing here", hint)
         return Test(name, tuple(term.operand for term in terms if term.operand is not None))
-
-    def _explain_missing(self, term: _Term, *, is_first: bool) -> _TermError:
-        text = term.text
-        hint = f"a text is written in quotes: '{text}'"
-        if text[0] in "'\"":
-            hint = "close the quote"
-        elif recognise(text, self._mode):
-            hint = f"a placeholder is written in braces: {{{text}}}"
-        elif is_first and (field := _FIELD.fullmatch(text)):
-            hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
-        return term.fault(f"{_shown(text)} is not a value", hint)
 
     def _check_types(self, name: str, left: _Term, others: list[_Term]) -> None:
         """Refuse what can never be true, whatever the message holds."""

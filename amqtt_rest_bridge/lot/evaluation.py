@@ -5,7 +5,7 @@ the file of a secret.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -35,9 +35,9 @@ class NotAvailableError(HintedError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment variables and the folder that holds one file for each secret.
+    """The environment variables, and the folder that holds one file for each secret.
 
-    `variables` and `secrets` are the names that were read: None, or why one is not available.
+    `variables` and `secrets` have each name that was read: with None, or with the reason why it is not available.
     """
 
     environment: Mapping[str, str]
@@ -162,9 +162,10 @@ def end_of(piece: Piece, report: Report) -> int:
 
 
 def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[int, int]:
-    """Return where what a pattern finds behind an offset begins and ends in a value as it is written.
+    """Return begin and end of what a pattern finds, behind the offset `after`, in a value as it is written.
 
-    Where nothing is found it is the whole value. Who looks for many continues `after` the last: it takes linear time.
+    They are those of the whole value if nothing is found. A caller that looks for many texts passes the end of the last
+    one, so that the search takes linear time.
     """
     for piece in value.pieces:
         if piece.source or piece.offset + len(piece.text) <= after:
@@ -177,35 +178,32 @@ def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[in
 def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
     """Join the pieces of a value; report what is missing and return None."""
     parts: list[str | Fixed] = []
-    secrets = set()
     complete = True
     for piece in pieces:
         try:
-            for part in _parts(piece, environment):
-                parts.append(part)
-                if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label)):
-                    secrets.add(part.text)
+            if piece.source:
+                parts.append(_fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False))
+                continue
+            raw, end = piece.text[1:-1] if piece.is_string else piece.text, 0
+            for start, stop, constant in placeholders_at_load(raw):
+                default = None if constant.default is None else unescape(constant.default)
+                brought_in = _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
+                parts += [unescape(raw[end:start]), brought_in]
+                end = stop
+            parts.append(unescape(raw[end:]))
         except NotAvailableError as error:
             report.error(FaultCode.UNAVAILABLE, piece.offset, str(error), error.hint)
             complete = False
+    secrets = {
+        part.text
+        for part in parts
+        if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label))
+    }
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
 
 
-def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
-    if piece.source:
-        yield _fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False)
-        return
-    raw = piece.text[1:-1] if piece.is_string else piece.text
-    end = 0
-    for start, stop, constant in placeholders_at_load(raw):
-        yield unescape(raw[end:start])
-        default = None if constant.default is None else unescape(constant.default)
-        yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
-        end = stop
-    yield unescape(raw[end:])
-
-
 def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
+    """Return the value of a variable ("env") or secret, or its default; raises `NotAvailableError` without both."""
     try:
         text = environment.value(what, name)
     except NotAvailableError:

@@ -258,6 +258,8 @@ def read_header_value(text: str) -> str:
 
 def convert(parameter: Parameter, text: str, shown: str) -> object:
     """Return the value of a setting; `shown` is its text as a fault may show it."""
+    if (read_text := _READERS_OF_TEXT.get(parameter.kind)) is not None:
+        return read_text(text)
     reader = _READERS.get(parameter.kind)
     return text if reader is None else reader(parameter, text, shown)
 
@@ -363,15 +365,19 @@ _READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = Mappin
         Kind.TOPIC: read_topic,
         Kind.FILTER: read_filter,
         Kind.HEADER_NAME: read_header_name,
-        Kind.HEADER_VALUE: lambda _, text, __: read_header_value(text),
         Kind.MEDIA_TYPE: read_media_type,
         Kind.FILE: read_file,
-        Kind.ORIGINS: lambda _, text, __: read_origins(text),
-        Kind.TOKENS: lambda _, text, __: read_tokens(text),
-        Kind.DURATION: lambda _, text, __: read_duration(text),
-        Kind.RATE: lambda _, text, __: read_rate(text),
-        Kind.BREAKER: lambda _, text, __: read_breaker(text),
-        Kind.STATUSES: lambda _, text, __: read_statuses(text),
     }
 )
-"""The function that reads a value, by kind; kinds without one take any text."""
+_READERS_OF_TEXT: Final[Mapping[Kind, Callable[[str], object]]] = MappingProxyType(
+    {
+        Kind.HEADER_VALUE: read_header_value,
+        Kind.ORIGINS: read_origins,
+        Kind.TOKENS: read_tokens,
+        Kind.DURATION: read_duration,
+        Kind.RATE: read_rate,
+        Kind.BREAKER: read_breaker,
+        Kind.STATUSES: read_statuses,
+    }
+)
+"""The function that reads a value, by kind; a kind that is in neither table takes any text."""

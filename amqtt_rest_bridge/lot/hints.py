@@ -220,15 +220,10 @@ def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, st
     """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
     if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
         return None  # an error: see `blocks`
-    explained = _explain_foreign(suspect, mode) or _explain_of_another_mode(suspect, mode)
-    return explained or _explain_unknown(suspect, place, mode)
-
-
-def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
-    """Return message and hint for a placeholder that is written as another language does, None for any other."""
     name = suspect.name
     if recognise(name, mode) is None or "{" not in suspect.written:
-        return None
+        return _explain_of_another_mode(suspect, mode) or _explain_unknown(suspect, place, mode)
+    # A placeholder that is written as in another language.
     if (dotted := _with_dots(name)) != name:
         return f"{{{name}}} asks for a key that holds brackets", question(f"{{{dotted}}}")
     if suspect.written.startswith("${"):

@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -34,9 +34,10 @@ MOST_FAULTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A name or an endpoint (`key`) that only one of all definitions may have; `refused` is the fault of another one.
+    """A name or an endpoint (`key`) of a definition, which no other definition of all files may have.
 
-    `definition` is the place of the one that a refusal leaves out.
+    `definition` is the place of the definition. If an earlier one has the key, `refused` is reported, and the route of
+    this definition is left out.
     """
 
     key: tuple[str, object]
@@ -48,8 +49,8 @@ class Claim:
 class LoadedText:
     """The definitions of one text, each by itself: routes without errors, faults, and what `join` compares.
 
-    `without_define` are the faults of lines that look like a route; `definitions` counts those of our type; `files` are
-    as in `LoadResult`.
+    `without_define` are the faults of lines that look like a route without DEFINE. `definitions` is the number of those
+    of our type. `files` are as in `LoadResult`.
     """
 
     routes: tuple[Route, ...] = ()
@@ -225,7 +226,16 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
     result = replace(result, variables=tuple(environment.variables), secrets=tuple(environment.secrets))
     if instead is None:
         return result, parsed.dump()
-    return replace(result, faults=_first(result.faults, instead)), known if result.has_errors else parsed.dump()
+    # The faults of the texts to try come first; if there are too many, errors are preferred.
+    faults, more = result.faults, list[Fault]()
+    if len(faults) > MOST_FAULTS:
+        by_weight = sorted(faults, key=lambda fault: (fault.path not in instead, fault.severity is not Severity.ERROR))
+        last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
+        more.append(Fault(last.path, Position(1, 1), last.severity, message))
+        kept = set(by_weight[: MOST_FAULTS - 1])
+        faults = tuple(fault for fault in faults if fault in kept)
+    listed = (*sorted(faults, key=lambda fault: fault.path not in instead), *more)
+    return replace(result, faults=listed), known if result.has_errors else parsed.dump()
 
 
 def main() -> int:
@@ -239,18 +249,6 @@ def main() -> int:
         return 1
     sys.stdout.buffer.write(pickle.dumps(loaded))
     return 0
-
-
-def _first(faults: Sequence[Fault], tried: Collection[str]) -> tuple[Fault, ...]:
-    """Return the faults of the texts that are tried, then the others; if there are too many, errors are preferred."""
-    more: list[Fault] = []
-    if len(faults) > MOST_FAULTS:
-        by_weight = sorted(faults, key=lambda fault: (fault.path not in tried, fault.severity is not Severity.ERROR))
-        last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
-        more = [Fault(last.path, Position(1, 1), last.severity, message)]
-        kept = set(by_weight[: MOST_FAULTS - 1])
-        faults = [fault for fault in faults if fault in kept]
-    return (*sorted(faults, key=lambda fault: fault.path not in tried), *more)
 
 
 if __name__ == "__main__":

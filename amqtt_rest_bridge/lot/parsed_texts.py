@@ -145,7 +145,7 @@ def _written(pieces: Iterable[Piece]) -> str:
 
 
 def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
-    """Return a fault for each line that looks like a route of ours; where there is none, report what there is."""
+    """Return a fault for each line that looks like a route without DEFINE; if there is none, report any other text."""
     # Comments become spaces. Behind the last */ no block comment is looked for: each that is never closed would be
     # followed to the end.
     closed = outside.text.find("\n", outside.text.rfind("*/")) if "*/" in outside.text else 0

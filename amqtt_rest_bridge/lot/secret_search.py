@@ -43,7 +43,12 @@ def masked_text(text: str, secrets: Iterable[str]) -> str:
 def masked(data: bytes, secrets: Iterable[str]) -> bytes:
     """Replace secrets; return `data` itself if it holds none."""
     forms = [_forms(secret) for secret in secrets]
-    spans = _merged(_find_secrets(data, forms)) if forms and data else []
+    spans: list[_Span] = []
+    for start, stop in sorted(_find_secrets(data, forms)) if forms and data else ():
+        if spans and start < spans[-1][1]:  # they overlap
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((start, stop))
     if not spans:
         return data
     numbers = _numbers_of_json(data, spans)
@@ -54,17 +59,6 @@ def masked(data: bytes, secrets: Iterable[str]) -> bytes:
             parts += [data[end:start], b'"***"' if span in numbers else _mask_of(data, start, stop)]
         end = max(end, stop)
     return b"".join([*parts, data[end:]])
-
-
-def _merged(spans: Iterable[_Span]) -> list[_Span]:
-    """Sort spans, and join those that overlap."""
-    merged: list[_Span] = []
-    for start, stop in sorted(spans):
-        if merged and start < merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        else:
-            merged.append((start, stop))
-    return merged
 
 
 def _mask_of(data: bytes, start: int, stop: int) -> bytes:
@@ -88,7 +82,11 @@ class _Forms:
             texts |= {text.replace(b" ", b"+") for text in texts}  # as HTML forms write it
         if not secret.isascii():
             for other in (secret, secret.lower(), secret.upper()):
-                texts |= set(_in_other_charsets(other))
+                encoded = other.encode("utf-8", "surrogatepass")
+                texts |= {encoded.lower(), encoded.decode("latin-1").encode().lower()}  # also taken for Latin-1
+                for charset in ("latin-1", "utf-16-le", "utf-16-be"):
+                    with contextlib.suppress(UnicodeEncodeError):
+                        texts.add(other.encode(charset).replace(b"\0", b"").lower())  # as a view without NUL has it
         self.texts = tuple(texts)
         self.hexadecimal = data.hex().encode()
         self.decimal = "".join(map(str, data)).encode() if len(data) >= _SHORTEST_DECODED else b""
@@ -96,15 +94,6 @@ class _Forms:
 
 
 _forms = functools.lru_cache(maxsize=4096)(_Forms)
-
-
-def _in_other_charsets(secret: str) -> Iterator[bytes]:
-    data = secret.encode("utf-8", "surrogatepass")
-    yield data.lower()
-    yield data.decode("latin-1").encode().lower()  # UTF-8 that was taken for Latin-1
-    for charset in ("latin-1", "utf-16-le", "utf-16-be"):
-        with contextlib.suppress(UnicodeEncodeError):
-            yield secret.encode(charset).replace(b"\0", b"").lower()  # as a view without NUL has it
 
 
 def _in_base64(data: bytes) -> Iterator[tuple[bytes, int, int]]:

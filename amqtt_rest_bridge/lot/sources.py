@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -204,7 +204,9 @@ def read_contents(
         if is_optional and not os.path.lexists(path):
             continue
         if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
-            found = find_route_files(path, lambda error: unreadable.append(f"{error.filename}: {error.strerror}"))
+            errors: list[OSError] = []
+            found = find_route_files(path, errors)
+            unreadable += [f"{error.filename}: {error.strerror}" for error in errors]
             if not found and not is_optional:
                 yield str(path), None
         for item in found:
@@ -233,10 +235,13 @@ def is_route_file(name: str) -> bool:
     return not name.startswith(".") and name.lower().endswith(SUFFIXES)
 
 
-def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[Path]:
-    """Return the route files of a folder, at any depth, sorted; hidden folders are left out. Blocks while it looks."""
+def find_route_files(folder: Path, errors: list[OSError]) -> list[Path]:
+    """Return the route files of a folder, at any depth, sorted; hidden folders are left out. Blocks while it looks.
+
+    Adds to `errors` why a folder cannot be listed.
+    """
     found: list[Path] = []
-    for inner, folders, files in os.walk(folder, onerror=on_error):
+    for inner, folders, files in os.walk(folder, onerror=errors.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [path for path in (Path(inner, name) for name in files if is_route_file(name)) if _is_file(path)]
     return sorted(found)

@@ -231,7 +231,7 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
         leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=30, version="1", clock=0)
         known = asyncio.Event()
         address = Address("127.0.0.1", mosquitto.port, None, None, None, mosquitto.url)
-        session = MemberSession(lambda: address, "plant", leases, publisher, Nothing(), known.set)
+        session = MemberSession(lambda: address, "plant", leases, publisher, Nothing(), known)
         await session.client.open()
         async with asyncio.timeout(10):
             while not leases.workers.is_connected:

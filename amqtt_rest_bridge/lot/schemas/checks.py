@@ -94,6 +94,7 @@ class SchemaReader:
         return self._resources[uri]
 
     def _read(self, file: Path, name: str) -> tuple[str, Any]:
+        """Return text and contents of a file that holds a schema; `name` begins the messages."""
         text = self._text_of(file, name)
         try:
             contents = parse(text)
@@ -225,11 +226,25 @@ def matches(pattern: str, text: str) -> bool:
 # Keywords: those of the library, but for those that would not keep the bound.
 
 
+_KEYWORDS: Final[dict[str, Any]] = dict(Draft202012Validator.VALIDATORS)
+
+
+def _keyword(name: str) -> Callable[[Any], None]:
+    """Use a function for a keyword, in place of the library's."""
+
+    def use(check: Any) -> None:
+        _KEYWORDS[name] = check
+
+    return use
+
+
+@_keyword("pattern")
 def _pattern(validator: Any, value: str, instance: Any, _: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "string") and not matches(value, instance):
         yield ValidationError("")
 
 
+@_keyword("properties")
 def _properties(validator: Any, value: Mapping[str, Any], instance: Any, _: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "object"):
         for key, schema in value.items():
@@ -237,6 +252,7 @@ def _properties(validator: Any, value: Mapping[str, Any], instance: Any, _: Any)
                 yield from _member(validator, instance[key], schema, key)
 
 
+@_keyword("patternProperties")
 def _pattern_properties(validator: Any, value: Mapping[str, Any], instance: Any, _: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "object"):
         for pattern, schema in value.items():
@@ -245,6 +261,7 @@ def _pattern_properties(validator: Any, value: Mapping[str, Any], instance: Any,
                     yield from _member(validator, item, schema, key)
 
 
+@_keyword("additionalProperties")
 def _additional_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "object"):
         known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
@@ -260,6 +277,7 @@ def _member(validator: Any, item: Any, schema: Any, key: str) -> Iterator[Valida
         yield from validator.descend(item, schema, path=key)
 
 
+@_keyword("uniqueItems")
 def _unique_items(validator: Any, value: bool, instance: Any, _: Any) -> Iterator[ValidationError]:
     # The library compares objects pair by pair: 20,000 of them take minutes.
     if value and validator.is_type(instance, "array") and len({_key(one) for one in instance}) < len(instance):
@@ -276,6 +294,8 @@ def _key(value: Any) -> Any:
 
 
 def _bounded(keyword: Any) -> Any:
+    """Return a keyword that raises `TooLongError` once the time of the check is used up."""
+
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         go_on()
         return keyword(validator, value, instance, schema)
@@ -283,14 +303,6 @@ def _bounded(keyword: Any) -> Any:
     return check
 
 
-_KEYWORDS: Final = {
-    **Draft202012Validator.VALIDATORS,
-    "pattern": _pattern,
-    "properties": _properties,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "uniqueItems": _unique_items,
-}
 _Validator: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator, {name: _bounded(keyword) for name, keyword in _KEYWORDS.items()}
 )
@@ -336,6 +348,7 @@ _FAULTS: Final[Mapping[str, str]] = {
 
 
 def _text_of(error: ValidationError) -> str:
+    """Return what is wrong, as it follows the place in a fault."""
     keyword: Any = error.validator
     value: Any = error.validator_value
     instance: Any = error.instance

@@ -160,7 +160,7 @@ class Session:
 
     async def _read_folders(self) -> None:
         def find_files() -> list[str]:
-            found = (path for folder in self._folders for path in find_route_files(folder, lambda _: None))
+            found = (path for folder in self._folders for path in find_route_files(folder, []))
             return [str(path) for path in found][:_MOST_FILES]
 
         await self._read_files(await asyncio.to_thread(find_files))
