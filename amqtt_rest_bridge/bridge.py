@@ -16,7 +16,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,17 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqtt_rest_bridge.admin.admin import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
-from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
+from amqtt_rest_bridge.engine.needs import Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.requests import RequestBuilder
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status_reporter import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.client import client_for, tls_of
+from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, RunIds
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports, with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
@@ -91,12 +89,10 @@ class Program:
         pids: Mapping[str, int] | None = None,
     ) -> None:
         self._settings = settings
-        self._check = partial(check_routes, settings=settings)
         self._on_reload = on_reload
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
-        self._change_summary = ""  # of the last reload, for the log
         self.broker_state = BrokerState()
         """What the broker's side of the plugin counts."""
         self.supervisor = Supervisor(self._report_broken)
@@ -110,9 +106,11 @@ class Program:
             runs = RunIds(unique_keys=settings.spool is not None)
             self._admin = Admin(settings, runs, pids or {"main": os.getpid()})
             opened.callback(self._admin.close)
+            largest = int(settings.max_response_bytes)
+            connects = partial(client_for, max_response_bytes=largest, environment=os.environ)
             limits = Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
             self._host = host = Host(
-                publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
+                publisher, connects, seen, LoopClock(), random.SystemRandom().random,
                 limits, runs, self._admin.records if settings.records_runs else None,
                 keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
@@ -162,7 +160,7 @@ class Program:
             RouteFilesError: A route file has an error; every fault has been logged.
             ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
         """
-        first = await load_first_apart(self._settings, self._check)
+        first = await load_first_apart(self._settings)
         self.use_first(first)
         return first
 
@@ -178,9 +176,7 @@ class Program:
             ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
         """
         self._routes = first.routes
-        self._reloader = Reloader(
-            self._settings, self._use_reloaded, self._check, first, self._report_reload, self._await_subscriptions
-        )  # fmt: skip
+        self._reloader = Reloader(self._settings, self._use_reloaded, first, self._report_reload)
         ports = server_ports(self._routes)
         self._ports.bind(ports, before or {})
         tls = _port_options(self._settings).tls
@@ -280,8 +276,8 @@ class Program:
         """Return the status of a present route as it is now."""
         return self.reporter.status(self._outcomes.statistics[route])
 
-    def _use_reloaded(self, loaded: LoadResult) -> None:
-        """Use changed route files; on an error everything stays as it was."""
+    async def _use_reloaded(self, loaded: LoadResult) -> None:
+        """Use changed route files, and wait until they receive messages; on an error everything stays as it was."""
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
         names = {route.name for route in routes}
@@ -299,7 +295,7 @@ class Program:
             raise
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
-        self._subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
+        subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
         for route, count in gone:
             kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
             if kept or count:
@@ -308,12 +304,8 @@ class Program:
             self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
-        self._change_summary = changed
-
-    async def _await_subscriptions(self) -> None:
-        """Wait until the changed routes receive messages, before a log line says that they are in use."""
-        await asyncio.wait([self._subscribing], timeout=_SUBSCRIBE_SECONDS)
-        log.info("routes reloaded: %d route(s); %s", len(self._routes), self._change_summary)
+        await asyncio.wait([subscribing], timeout=_SUBSCRIBE_SECONDS)  # then the log says that the routes are in use
+        log.info("routes reloaded: %d route(s); %s", len(routes), changed)
         self._freeze_garbage()
 
     def _report_reload(self, failure: ReloadFailure | None) -> None:
@@ -368,41 +360,6 @@ class Program:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-
-
-def check_routes(routes: Iterable[Route], settings: Settings) -> None:
-    """Raise `ConfigurationError` for the first route that cannot run."""
-    for route, error in unusable_routes(routes, settings):
-        raise ConfigurationError(f"route {route.name}: {error}") from error
-
-
-def unusable_routes(routes: Iterable[Route], settings: Settings) -> Iterator[tuple[Route, ConfigurationError]]:
-    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once."""
-    connect, faults = _connecting(settings), dict[TlsOptions, ConfigurationError | None]()
-    for route in routes:
-        config = route.config
-        if not route.client_events:
-            continue
-        try:
-            RequestBuilder(route, route.client_events[0], max_body_bytes=int(settings.max_body_bytes))
-            for server in filter(None, (config.base_address, config.oauth2_token_url)):
-                connect(config, server)
-            tls = tls_of(config)
-            if tls not in faults:
-                faults[tls] = None
-                try:
-                    check_files(tls)
-                except ConfigurationError as error:
-                    faults[tls] = error
-            if (fault := faults[tls]) is not None:
-                raise fault
-        except ConfigurationError as error:
-            yield route, error
-
-
-def _connecting(settings: Settings) -> Connects:
-    """Return what makes the clients of routes."""
-    return partial(client_for, max_response_bytes=int(settings.max_response_bytes), environment=os.environ)
 
 
 def _port_options(settings: Settings) -> PortOptions:

@@ -18,7 +18,7 @@ import threading
 from functools import partial
 from typing import Any, Final
 
-from amqtt_rest_bridge.bridge import MakePlace, Program, check_routes
+from amqtt_rest_bridge.bridge import MakePlace, Program
 from amqtt_rest_bridge.broker.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
 from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.plugin_member import PluginMember
@@ -57,7 +57,7 @@ class BridgeTasks:
         self._starting: asyncio.Future[None] | None = None
         self._is_stopped = False
         try:
-            program.use_first(load_first(settings, lambda routes: check_routes(routes, settings)))
+            program.use_first(load_first(settings))
         except BaseException:
             program.release()
             raise

@@ -13,14 +13,17 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.child_process import own_code
+from amqtt_rest_bridge.engine.requests import RequestBuilder
 from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError, Severity
+from amqtt_rest_bridge.http.client import client_for, tls_of
+from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.sources import find_route_files, in_order
 from amqtt_rest_bridge.settings import Settings
@@ -48,12 +51,8 @@ class FirstLoad:
     beside: Fingerprint
 
 
-def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> FirstLoad:
-    """Load the route files of a configuration in this process, and log every fault; blocks.
-
-    Args:
-        settings: The configuration's, checked.
-        check: Raises `ConfigurationError` for routes that this machine cannot run.
+def load_first(settings: Settings) -> FirstLoad:
+    """Load the route files of checked settings in this process, and log every fault; blocks.
 
     Raises:
         RouteFilesError: A route file has an error.
@@ -68,16 +67,16 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> 
     texts = sources.read(paths, settings.optional_paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
-    check(routes)
+    check_routes(routes, settings)
     return FirstLoad(routes, parsed.dump(), seen, loaded.files)
 
 
-async def load_first_apart(settings: Settings, check: Callable[[Sequence[Route]], None]) -> FirstLoad:
+async def load_first_apart(settings: Settings) -> FirstLoad:
     """Load the route files of a configuration in a process of its own; otherwise as `load_first`."""
     seen, apart = await asyncio.to_thread(fingerprint, settings.route_paths), SubprocessLoader(settings)
     loaded = await apart.load()
     routes = usable_routes(loaded, settings)
-    await asyncio.to_thread(check, routes)
+    await asyncio.to_thread(check_routes, routes, settings)
     return FirstLoad(routes, apart.parsed, seen, loaded.files)
 
 
@@ -152,16 +151,42 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     return loaded.routes
 
 
+def check_routes(routes: Iterable[Route], settings: Settings) -> None:
+    """Raise `ConfigurationError` for the first route that cannot run."""
+    for route, error in routes_that_cannot_run(routes, settings):
+        raise ConfigurationError(f"route {route.name}: {error}") from error
+
+
+def routes_that_cannot_run(routes: Iterable[Route], settings: Settings) -> Iterator[tuple[Route, ConfigurationError]]:
+    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once."""
+    largest, faults = int(settings.max_response_bytes), dict[TlsOptions, ConfigurationError | None]()
+    for route in routes:
+        config = route.config
+        if not route.client_events:
+            continue
+        try:
+            RequestBuilder(route, route.client_events[0], max_body_bytes=int(settings.max_body_bytes))
+            for server in filter(None, (config.base_address, config.oauth2_token_url)):
+                client_for(config, server, max_response_bytes=largest, environment=os.environ)
+            tls = tls_of(config)
+            if tls not in faults:
+                faults[tls] = None
+                try:
+                    check_files(tls)
+                except ConfigurationError as error:
+                    faults[tls] = error
+            if (fault := faults[tls]) is not None:
+                raise fault
+        except ConfigurationError as error:
+            yield route, error
+
+
 class _FilesChangedError(Exception):
     """The route files have changed since the look; they may have been read in part."""
 
 
-async def _nothing() -> None:
-    """Do nothing."""
-
-
 class Reloader:
-    """Watch route files and hand each changed set to `apply`.
+    """Watch route files and hand each changed set to `use`.
 
     A file that is written in place can be read while it is empty or cut off, which would remove its routes. So a file
     that is shorter than the one in use, or gone, counts once two looks in a row have found it the same, and files that
@@ -172,28 +197,23 @@ class Reloader:
 
     Args:
         settings: Those of the configuration.
-        apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
-        check: Called before `apply`, on a thread; raises `BridgeError` for routes that this machine cannot run.
+        use: Awaited on the loop with what was loaded; raises `BridgeError` for what cannot be used.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
-        applied: Awaited after `apply`, to finish a reload.
     """
 
     def __init__(
         self,
         settings: Settings,
-        apply: Callable[[LoadResult], None],
-        check: Callable[[Sequence[Route]], None],
+        use: Callable[[LoadResult], Awaitable[None]],
         first: FirstLoad,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
-        applied: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
+        self._settings = settings
         self._paths = settings.route_paths
         self._loader = SubprocessLoader(settings, first.parsed)
-        self._turn = asyncio.Lock()  # what was read earlier must not be applied later
-        self._apply = apply
-        self._applied = applied
-        self._check = check
+        self._turn = asyncio.Lock()  # what was read earlier must not be used later
+        self._use = use
         self._note = note
         self._routes = first.routes
         self._beside = first.beside
@@ -247,7 +267,7 @@ class Reloader:
         return failure
 
     def end(self) -> None:
-        """Apply nothing from now on, for the ports are closed: new routes would open them again."""
+        """Use nothing from now on: new routes would open the ports again, which are closed."""
         self._has_ended = True
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
@@ -259,7 +279,7 @@ class Reloader:
         """
         async with self._turn, asyncio.timeout(_TRIAL_SECONDS):
             loaded = await self._loader.load(instead)
-        await asyncio.to_thread(self._check, loaded.routes)
+        await asyncio.to_thread(check_routes, loaded.routes, self._settings)
         return loaded
 
     @property
@@ -276,14 +296,13 @@ class Reloader:
                 raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
             self._beside = loaded.files
             self._seen = (self._seen - beside) | loaded.files
-            await asyncio.to_thread(self._check, loaded.routes)
+            await asyncio.to_thread(check_routes, loaded.routes, self._settings)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
                 loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
             if not self._has_ended:
-                self._apply(loaded)
+                await self._use(loaded)
                 self._routes = loaded.routes
-                await self._applied()
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below

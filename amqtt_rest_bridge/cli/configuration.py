@@ -19,7 +19,6 @@ import yaml
 from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.reload import usable_routes
 from amqtt_rest_bridge.settings import SettingFault, Settings, yaml_type_name
 from amqtt_rest_bridge.spelling import Question, did_you_mean
 
@@ -297,7 +296,7 @@ def check_start(section: Section) -> bool:
     are_loaded = True
     if settings.routes and section.invalid.isdisjoint(_ROUTES_NEED):
         try:
-            lines = _unusable_routes(settings)
+            lines = _faults_of_routes(settings)
         except ConfigurationError as error:
             faults.append((("routes",), str(error)))
         except RouteFilesError:  # each has been logged
@@ -308,11 +307,11 @@ def check_start(section: Section) -> bool:
     return are_loaded and not lines
 
 
-def _unusable_routes(settings: Settings) -> list[str]:
+def _faults_of_routes(settings: Settings) -> list[str]:
     """Return what is wrong with the routes besides the faults of their files, which are logged and raised."""
-    from amqtt_rest_bridge.bridge import unusable_routes
     from amqtt_rest_bridge.lot import loader, sources  # a worker that runs loads in a process of its own
     from amqtt_rest_bridge.lot.evaluation import Environment
+    from amqtt_rest_bridge.reload import routes_that_cannot_run, usable_routes  # with pycurl, which no broker needs
 
     sizes = ("max_body_bytes", "max_response_bytes")
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
@@ -321,5 +320,5 @@ def _unusable_routes(settings: Settings) -> list[str]:
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
     return [
         f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
-        for route, error in unusable_routes(usable_routes(loaded, settings), settings)
+        for route, error in routes_that_cannot_run(usable_routes(loaded, settings), settings)
     ]

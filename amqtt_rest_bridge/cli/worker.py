@@ -209,12 +209,11 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
-    from amqtt_rest_bridge.bridge import check_routes
     from amqtt_rest_bridge.group.probe import probe
     from amqtt_rest_bridge.reload import load_first
 
     settings, address = _usable(path, options)
-    routes = load_first(settings, lambda routes: check_routes(routes, settings)).routes
+    routes = load_first(settings).routes
     findings = asyncio.run(probe(address, settings, routes))
     lacking = sum(one.holds is False for one in findings)
     if as_json:

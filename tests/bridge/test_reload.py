@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -167,13 +168,20 @@ def test_the_status_of_a_removed_route_is_removed(tmp_path: Path) -> None:
             running.host.stop()
 
 
+def setting(applied: asyncio.Future[LoadResult]) -> Callable[[LoadResult], Awaitable[None]]:
+    async def use(loaded: LoadResult) -> None:
+        applied.set_result(loaded)
+
+    return use
+
+
 def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGHUP)
 
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
         (tmp_path / "a.lot").write_text(server_route("/a"))
-        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None, loaded_before(tmp_path))
+        reloader = Reloader(Settings(routes=str(tmp_path)), setting(applied), loaded_before(tmp_path))
         running = asyncio.create_task(reloader.run(0))
         try:
             with reloading_on_sighup(reloader.ask):
@@ -191,7 +199,7 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
 ) -> None:
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
-        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None, loaded_before(tmp_path))
+        reloader = Reloader(Settings(routes=str(tmp_path)), setting(applied), loaded_before(tmp_path))
         (tmp_path / "a.lot").write_text(server_route("/a"))
         looks = iter([FileNotFoundError("gone")])
 
@@ -211,11 +219,11 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
 
 
 def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_loaded: LoadResult) -> None:
+    async def fail(_loaded: LoadResult) -> None:
         raise ZeroDivisionError
 
     async def scenario() -> None:
-        await Reloader(Settings(routes=str(tmp_path)), fail, lambda _: None, loaded_before(tmp_path)).reload()
+        await Reloader(Settings(routes=str(tmp_path)), fail, loaded_before(tmp_path)).reload()
 
     asyncio.run(scenario())
     assert "reload failed, keeping the current routes" in caplog.text

@@ -46,6 +46,10 @@ def test_a_port_that_is_taken_is_tried_until_it_is_free(tmp_path: Path, caplog: 
         running.host.stop()
 
 
+async def use_nothing(_loaded: LoadResult) -> None:
+    """Accept what was loaded."""
+
+
 class Looks:
     """A reloader whose looks and tries are written down; `load` replaces the process that reads the files."""
 
@@ -65,7 +69,7 @@ class Looks:
             self.log.append("try")
             return load()
 
-        self.reloader = Reloader(Settings(routes=str(folder)), lambda _: None, lambda _: None, loaded_before(folder))
+        self.reloader = Reloader(Settings(routes=str(folder)), use_nothing, loaded_before(folder))
         monkeypatch.setattr(module, "fingerprint", looked)
         monkeypatch.setattr(SubprocessLoader, "load", loaded)
 

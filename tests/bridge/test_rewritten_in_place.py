@@ -72,12 +72,12 @@ def applied(
                 step(path)
             return fingerprint(paths, beside)
 
-        def apply(loaded: LoadResult) -> None:
+        async def use(loaded: LoadResult) -> None:
             found.append(sorted(route.name for route in loaded.routes))
 
         monkeypatch.setattr(module, "fingerprint", look)
         monkeypatch.setattr(module, "run_loader", load)
-        reloader = Reloader(Settings(routes=str(folder)), apply, lambda _: None, before)
+        reloader = Reloader(Settings(routes=str(folder)), use, before)
         running = asyncio.create_task(reloader.run(0.001))
         await asyncio.wait_for(over.wait(), SECONDS)
         running.cancel()
