@@ -22,9 +22,8 @@ from template_api import query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.parameters import SummaryField
 from template_api.query import Asked, View
-from template_api.records import Page, Summary, Word
+from template_api.records import Page, Summary
 from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import snippet
 
@@ -41,7 +40,7 @@ _FAILURES: dict[str | None, ErrorCode] = {
 REQUEST_ID = "X-Request-ID"
 _EXPOSED = "ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, X-Request-ID"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_MEMBERS = [name.value for name in SummaryField if name is not SummaryField.snippet]
+_SUMMARY = [name for name in query.description()["components"]["schemas"]["SummaryField"]["enum"] if name != "snippet"]
 _SHOWN_LENGTH = 80
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -87,7 +86,7 @@ def create_app(
 
     def send_error(req: falcon.Request, resp: falcon.Response, exc: Exception, _fields: dict[str, object]) -> None:
         """Send status, code, message and hint; an internal error shows nothing of its cause."""
-        error = exc if isinstance(exc, ApiError) else _translated(req, exc)
+        error = _error_of(req, exc)
         if req.uri_template in _PAGES:
             pages.error_page(error).send(req, resp)
         else:
@@ -106,27 +105,26 @@ def create_app(
     return app
 
 
-def _translated(req: falcon.Request, exc: Exception) -> ApiError:
+def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
     """Return the error response to an exception; log what is a fault of ours."""
-    if isinstance(exc, falcon.HTTPNotFound):
-        return ApiError(ErrorCode.NOT_FOUND)
-    if isinstance(exc, falcon.HTTPMethodNotAllowed):
-        allowed = dict(exc.headers or ())["Allow"]
-        return ApiError(
-            ErrorCode.METHOD_NOT_ALLOWED,
-            f"{req.method} is not allowed here",
-            hint=f"Use one of {allowed}.",
-            headers={"Allow": allowed},
-        )
-    if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ApiError(ErrorCode.INVALID_REQUEST)
-    if isinstance(exc, IndexNotReadyError):
-        return ApiError(ErrorCode.SEARCH_NOT_READY, headers={"Retry-After": "1"})
-    asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
-    if isinstance(exc, DatabaseUnavailableError):
-        log.error("request %s: %s: %s", request_id(req), asked, exc)
-    else:
-        log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
+    match exc:
+        case ApiError():
+            return exc
+        case falcon.HTTPNotFound():
+            return ApiError(ErrorCode.NOT_FOUND)
+        case falcon.HTTPMethodNotAllowed():
+            headers = {"Allow": dict(exc.headers or ())["Allow"]}
+            hint = f"Use one of {headers['Allow']}."
+            return ApiError(
+                ErrorCode.METHOD_NOT_ALLOWED, f"{req.method} is not allowed here", hint=hint, headers=headers
+            )
+        case falcon.HTTPError() if exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return ApiError(ErrorCode.INVALID_REQUEST)
+        case IndexNotReadyError():
+            return ApiError(ErrorCode.SEARCH_NOT_READY, headers={"Retry-After": "1"})
+    fault = None if isinstance(exc, DatabaseUnavailableError) else exc  # whose message says all
+    # A line break in a decoded path would begin a line of its own.
+    log.error("request %s: %s %s: %s", request_id(req), req.method, quote(req.path), exc, exc_info=fault)
     return ApiError(_FAILURES.get(req.uri_template, ErrorCode.INTERNAL_ERROR))
 
 
@@ -147,8 +145,15 @@ class Answers:
         return self._found(query.search_query(req.query_string), query.SEARCH_PATH)
 
     def posted(self, req: falcon.Request) -> Reply:
-        """Return the answer of POST /api/search: the results for the query in the JSON body."""
-        body = _json_body(req)
+        """Return the answer of POST /api/search: the results for the query in its body, JSON of at most 64 KiB."""
+        # Falcon's own media handlers take a media type in lower case only.
+        media_type = (req.content_type or "").partition(";")[0].strip().lower()
+        coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
+        if media_type != JSON or coding != "identity":
+            raise ApiError(ErrorCode.UNSUPPORTED_MEDIA_TYPE)
+        body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
+        if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
+            raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
 
         def make() -> Reply:
             return self._found(query.body_query(body), query.SEARCH_PATH, kept=False)
@@ -187,7 +192,11 @@ class Answers:
             if path != query.LIST_PATH:
                 result["content"] = each.summary.content
                 result["score"] = round(each.score, 6)
-                result["matched"] = [word.typed if word.typed == word.found else _match(word) for word in each.matched]
+                result["matched"] = [
+                    word.typed if word.typed == word.found
+                    else {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
+                    for word in each.matched
+                ]  # fmt: skip
             if view.highlight:
                 result["snippet"] = snippet(each)
             if view.fields is not None:
@@ -237,21 +246,6 @@ class Answers:
         return Reply(self._cache.metrics(), media_type=_METRICS, kept=False)
 
 
-def _json_body(req: falcon.Request) -> bytes:
-    """Return the body; refuse what is not plain JSON of at most 64 KiB. So is a missing Content-Type.
-
-    Falcon's own media handlers take a media type in lower case only.
-    """
-    media_type = (req.content_type or "").partition(";")[0].strip().lower()
-    coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
-    if media_type != JSON or coding != "identity":
-        raise ApiError(ErrorCode.UNSUPPORTED_MEDIA_TYPE)
-    body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
-    if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
-        raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
-    return body
-
-
 def _reply(document: object, headers: Mapping[str, str]) -> Reply:
     return Reply(msgspec.json.encode(document), headers)
 
@@ -261,13 +255,9 @@ def _present(members: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _match(word: Word) -> dict[str, Any]:
-    return {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
-
-
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:
     """Return a result of a list: without the markdown body."""
-    members = {name: getattr(summary, name) for name in _MEMBERS}
+    members = {name: getattr(summary, name) for name in _SUMMARY}
     members["url"] = summary.url or f"{base_url}/templates/{summary.slug or summary.id}"
     if summary.difficulty is None:
         del members["difficulty"]

@@ -1,7 +1,8 @@
-"""From a query string or a JSON body, read by the schema of `parameters`, to what is asked for. Pure.
+"""From a query string or a JSON body to what is asked for, read by the description of the API, `openapi.json`. Pure.
 
-What breaks the schema raises `ApiError`. A cursor is the place where a page ended, with a checksum that holds for one
-search only, so that it cannot be used for another one. Query strings are as WSGI hands them over (bytes as Latin-1).
+What breaks its schema raises `ApiError`; in each schema `x-allowed` is what messages say that a value must be. A cursor
+is the place where a page ended, with a checksum that holds for one search only, so that it cannot be used for another
+one. Query strings are as WSGI hands them over (bytes as Latin-1).
 """
 
 import json
@@ -13,26 +14,20 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
+from jsonschema import Draft202012Validator, FormatChecker
 
 from template_api.errors import ApiError, ErrorCode, did_you_mean
-from template_api.parameters import (
-    MOST_OFFSET,
-    Filters,
-    ListParameters,
-    Parameters,
-    SearchBody,
-    SearchParameters,
-    SuggestParameters,
-)
 from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery, Word
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
-ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
+_SUGGEST_PATH: Final = "/api/suggest"
+_ID_LISTS: Final = ("tag_ids", "route_ids", "broker_version_ids")
+_MOST_OFFSET: Final = 10_000  # a link beyond has its cursor only
 _CHECKSUM_BYTES: Final = 6
 _MOST_SHOWN: Final = 10**9  # before the place of a cursor: more were forged
 _MOST_LISTED: Final = 20  # in a header
@@ -42,11 +37,10 @@ _BLANKS: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" +
     map(chr, range(0x2000, 0x200B))
 )
 _FLAGS: Final = {"true": True, "false": False}
-_PATH: Final = re.compile(r"(?:field `(?P<missing>\w+)`.*|.* - at `\$\.(?P<path>[\w.]+).*)", re.DOTALL)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999, in microseconds since 1970."""
-_Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
 class View(NamedTuple):
@@ -67,29 +61,29 @@ class Asked(NamedTuple):
 
 def list_query(query_string: str) -> Asked:
     """Read the query string of GET /api/templates."""
-    given, ignored = _parameters(ListParameters, query_string)
-    if not given.q.strip(_BLANKS):
+    given, ignored = _parameters(LIST_PATH, query_string)
+    if not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
-        given = msgspec.structs.replace(given, **dict.fromkeys(ID_LISTS))
-    return _asked(given.q, given, given, ignored)
+        given |= dict.fromkeys(_ID_LISTS)
+    return _asked(given.get("q", ""), given, given, ignored)
 
 
 def search_query(query_string: str) -> Asked:
     """Read the query string of GET /api/search."""
-    given, ignored = _parameters(SearchParameters, query_string)
-    return _asked(given.q, given, given, ignored)
+    given, ignored = _parameters(SEARCH_PATH, query_string)
+    return _asked(given["q"], given, given, ignored)
 
 
 def page_query(query_string: str) -> TemplateQuery:
     """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too."""
-    given, _ = _parameters(ListParameters, query_string)
-    return replace(_asked(given.q, given, given, ()).wanted, limit=DEFAULT_LIMIT)
+    given, _ = _parameters(LIST_PATH, query_string)
+    return replace(_asked(given.get("q", ""), given, given, ()).wanted, limit=DEFAULT_LIMIT)
 
 
 def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
     """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text."""
-    given, ignored = _parameters(SuggestParameters, query_string)
-    return given.q.strip(_BLANKS), ignored
+    given, ignored = _parameters(_SUGGEST_PATH, query_string)
+    return given["q"].strip(_BLANKS), ignored
 
 
 def unknown_names(query_string: str) -> tuple[str, ...]:
@@ -99,12 +93,12 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
 
 def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B008  # immutable
     """Return the query string of GET that asks for the same templates, shown alike."""
-    lists = {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
-    since = "" if wanted.updated_since is None else (_EPOCH + timedelta(microseconds=wanted.updated_since)).isoformat()
+    lists = {name: ",".join(sorted(getattr(wanted, name))) for name in _ID_LISTS}
+    since = "" if wanted.updated_since is None else (_EPOCH + wanted.updated_since * _MICROSECOND).isoformat()
     given = {
         "q": wanted.text,
         "limit": wanted.limit,
-        "offset": wanted.offset if wanted.offset <= MOST_OFFSET else 0,
+        "offset": wanted.offset if wanted.offset <= _MOST_OFFSET else 0,
         "category_id": wanted.category_id,
         "difficulty": wanted.difficulty,
         **lists,
@@ -130,20 +124,11 @@ def body_query(body: bytes) -> Asked:
     if not isinstance(document, dict):
         raise ApiError(ErrorCode.INVALID_BODY, "the body must be an object")
     filters = document.get("filters")
-    known = Filters.__struct_fields__
-    for name in filters if isinstance(filters, dict) else ():
-        if name not in known:
-            message = f"there is no filter {_shown(name)}{did_you_mean(name[:_LONGEST_NAME].lower(), known) or ''}"
-            raise ApiError(ErrorCode.INVALID_PARAMETER, message, hint=f"Filters are {', '.join(known)}.")
-    whole: dict[str, Any] = {}
-    for name, value in document.items():
-        is_whole = isinstance(value, float) and value.is_integer()  # 1.0 is an integer of JSON Schema
-        whole[name] = int(value) if is_whole else value
-    if isinstance(whole.get("fields"), str):
-        whole["fields"] = _listed(whole["fields"])
-    given = _read(SearchBody, whole, ErrorCode.INVALID_BODY)
-    ignored = tuple(name for name in document if name not in SearchBody.__struct_fields__)
-    return _asked(given.query, given, given.filters or Filters(), ignored)
+    if isinstance(document.get("fields"), str):
+        document["fields"] = _items(document["fields"])
+    _check("post", SEARCH_PATH, document)
+    ignored = tuple(name for name in document if name not in _schema("post", SEARCH_PATH)["properties"])
+    return _asked(document["query"], document, filters or {}, ignored)
 
 
 def header_list(items: Iterable[str]) -> str:
@@ -196,95 +181,88 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
     )
 
 
-def _asked(
-    text: str, options: Parameters | SearchBody, filters: Parameters | Filters, ignored: tuple[str, ...]
-) -> Asked:
+def _asked(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ignored: tuple[str, ...]) -> Asked:
     """Return what a request asks for; null is as good as left out, and so is a blank category."""
-    since = None if options.updated_since is None else _microseconds(options.updated_since)
+    since, fields = options.get("updated_since"), options.get("fields")
     wanted = TemplateQuery(
         text=text.strip(_BLANKS),
-        limit=options.limit or DEFAULT_LIMIT,
-        offset=options.offset or 0,
-        category_id=str(filters.category_id or "").strip().lower() or None,
-        difficulty=filters.difficulty,
-        tag_ids=_ids(filters.tag_ids),
-        route_ids=_ids(filters.route_ids),
-        broker_version_ids=_ids(filters.broker_version_ids),
-        exact=options.exact or False,
-        sort=options.sort or Sort.RELEVANCE,
-        updated_since=since,
+        limit=int(options.get("limit") or DEFAULT_LIMIT),
+        offset=int(options.get("offset") or 0),
+        category_id=(filters.get("category_id") or "").strip().lower() or None,
+        difficulty=filters.get("difficulty"),
+        tag_ids=_ids(filters.get("tag_ids")),
+        route_ids=_ids(filters.get("route_ids")),
+        broker_version_ids=_ids(filters.get("broker_version_ids")),
+        exact=bool(options.get("exact")),
+        sort=Sort(options.get("sort") or Sort.RELEVANCE),
+        updated_since=since and min(max((_moment(since) - _EPOCH) // _MICROSECOND, _YEARS[0]), _YEARS[1]),
     )
-    if options.cursor:
-        wanted = replace(wanted, place=_place(wanted, options.cursor))
-    fields: Any = options.fields  # type: ignore[union-attr]  # both requests with options have it
-    view = View(options.meta or False, options.highlight or False, None if fields is None else frozenset(fields))
-    return Asked(wanted, view, ignored)
+    if options.get("cursor"):
+        wanted = replace(wanted, place=_place(wanted, options["cursor"]))
+    shown = None if fields is None else frozenset(_items(fields))
+    return Asked(wanted, View(bool(options.get("meta")), bool(options.get("highlight")), shown), ignored)
 
 
-def _ids(items: Iterable[str] | None) -> frozenset[str]:
-    """Return ids in lower case; blank ones are left out."""
-    return frozenset(item.strip().lower() for item in items or () if item.strip())
+def _ids(given: str | Sequence[str] | None) -> frozenset[str]:
+    return frozenset(item.lower() for item in _items(given or ()))
 
 
-def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tuple[str, ...]]:
+def _items(given: str | Sequence[str]) -> list[str]:
+    """Return the items of a list, or of a text in which commas separate them, without blank ones."""
+    items = given.split(",") if isinstance(given, str) else given
+    return [item.strip() for item in items if item.strip()]
+
+
+def _parameters(path: str, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the known parameters, and the names of the others; of a repeated one the last counts."""
-    given: dict[str, Any] = {}
-    pairs = _pairs(query_string)
-    for name, rule in _members(schema).items():
-        if name not in pairs:
-            continue
-        text, kind = pairs[name], rule.get("anyOf", [rule])[0].get("type")
-        given[name] = text
+    pairs, given = _pairs(query_string), dict[str, Any]()
+    known = _schema("get", path)["properties"]
+    for name in [name for name in known if name in pairs]:
+        given[name] = text = pairs[name]
         try:
             text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
         except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"{name} is not valid UTF-8", hint=hint) from None
+        kind = known[name].get("type")
         # "Plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
         if kind == "integer" and text.isascii() and text.isdigit():
             given[name] = int(text[:9])
         elif kind == "boolean":
             given[name] = _FLAGS.get(text, text)
-        elif kind == "array":
-            given[name] = _listed(text)
-    ignored = tuple(name for name in pairs if name and name not in schema.__struct_fields__)
-    return _read(schema, given, ErrorCode.INVALID_PARAMETER), ignored
+    _check("get", path, given)
+    return given, tuple(name for name in pairs if name and name not in known)
 
 
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _read(schema: type[_Request], given: Mapping[str, Any], code: ErrorCode) -> _Request:
-    """Return a request that keeps its schema; else raise an error that says what is wrong, and what is allowed."""
-    try:
-        return msgspec.convert(given, schema)
-    except msgspec.ValidationError as exc:
-        found = _PATH.search(str(exc))
-        if found is None or found["missing"]:
-            name = "" if found is None else found["missing"]
-            raise ApiError(code, f"{name} is required", hint=f"Add the search text as {name}.") from None
-        path = found["path"]
-    value: Any = given
-    for part in path.split("."):
-        value, allowed = value[part], _members(schema)[part]["title"]
-    wrong = next((each for each in value if str(each) not in allowed), None) if isinstance(value, list) else value
+def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
+    """Raise an error for the first member that breaks its schema; it names the member and what is allowed."""
+    fault = next(_validator(method, path).iter_errors(given), None)
+    if fault is None:
+        return
+    code = ErrorCode.INVALID_BODY if method == "post" else ErrorCode.INVALID_PARAMETER
+    while fault.context:  # what is null or something else: the something is meant
+        fault = fault.context[0]
+    wrong, members = fault.instance, fault.schema.get("properties", {})
+    if fault.validator == "required":
+        [name] = fault.schema["required"]
+        raise ApiError(code, f"{name} is required", hint=f"Add the search text as {name}.")
+    if fault.validator == "additionalProperties":
+        name = next(each for each in wrong if each not in members)
+        message = f"there is no filter {_shown(name)}{did_you_mean(name[:_LONGEST_NAME].lower(), members) or ''}"
+        raise ApiError(ErrorCode.INVALID_PARAMETER, message, hint=f"Filters are {', '.join(members)}.")
+    where = [part for part in fault.absolute_path if isinstance(part, str)]
+    rule = _schema(method, path)
+    for name in where:
+        rule = rule.get("oneOf", [rule])[0]["properties"][name]
+    allowed = rule["x-allowed"]
+    words = re.findall(r"\w+", allowed.partition(" of ")[2]) if re.match("one of|some of", allowed) else []
     ending = ""
     if isinstance(wrong, str):
-        _, of, words = allowed.partition(" of ")
-        names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
-        ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ''}"
+        wrong = next((each for each in _items(wrong) if words and each not in words), wrong)
+        ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), words) or ''}"
     elif isinstance(wrong, int | float):
         ending = f", not {json.dumps(wrong)}"
-    raise ApiError(code, f"{path} must be {allowed}{ending}")
-
-
-@cache
-def _members(schema: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the JSON Schema of each member, those of `filters` among them; its title says what it must be."""
-    _, components = msgspec.json.schema_components([schema])
-    filters = components.get("Filters", {"properties": {}})
-    return {**components[schema.__name__]["properties"], **filters["properties"]}
+    raise ApiError(code, f"{'.'.join(where)} must be {allowed}{ending}")
 
 
 def _pairs(query_string: str) -> dict[str, str]:
@@ -297,18 +275,10 @@ def _shown(value: str) -> str:
     return json.dumps(value if len(value) <= _LONGEST_NAME else value[:_LONGEST_NAME] + "…")
 
 
-def _microseconds(text: str) -> int:
-    """Return a time as microseconds since 1970.
-
-    A blank before the zone is a plus sign: that is what it becomes in a query string that does not encode it.
-    """
-    try:
-        moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
-    except ValueError:
-        rule = _members(ListParameters)["updated_since"]["title"]
-        raise ApiError(ErrorCode.INVALID_PARAMETER, f"updated_since must be {rule}, not {_shown(text)}") from None
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
-    return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])
+def _moment(text: str) -> datetime:
+    """Return a time; a blank before its zone is a plus sign, which a query string has to encode."""
+    moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @cache
@@ -316,3 +286,39 @@ def description() -> dict[str, Any]:
     """Return the description of the API that is packaged; callers must not change it."""
     text = resources.files(__package__).joinpath("openapi.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def resolved(value: Any) -> Any:
+    """Return a part of the description with what its references lead to in their place."""
+    if isinstance(value, list):
+        return [resolved(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    members = {name: resolved(each) for name, each in value.items() if name != "$ref"}
+    if "$ref" not in value:
+        return members
+    target: Any = description()
+    for name in value["$ref"].removeprefix("#/").split("/"):
+        target = target[name]
+    return resolved(target) | members
+
+
+@cache
+def _schema(method: str, path: str) -> dict[str, Any]:
+    """Return the schema of the body of POST, or of the query parameters of GET."""
+    operation = resolved(description()["paths"][path][method])
+    if method == "post":
+        body: dict[str, Any] = operation["requestBody"]["content"]["application/json"]["schema"]
+        return body
+    known = {each["name"]: each for each in operation["parameters"] if each["in"] == "query"}
+    return {
+        "properties": {name: each["schema"] for name, each in known.items()},
+        "required": [name for name, each in known.items() if each["required"]],
+    }
+
+
+@cache
+def _validator(method: str, path: str) -> Draft202012Validator:
+    formats = FormatChecker(["uuid"])
+    formats.checks("date-time", ValueError)(lambda given: not isinstance(given, str) or bool(_moment(given)))
+    return Draft202012Validator(_schema(method, path), format_checker=formats)

@@ -98,7 +98,7 @@ class Pages:
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
-        about, several = description["info"]["description"], list(_operations(description, self._base_url))
+        about, several = description["info"]["description"], list(_operations(description["paths"], self._base_url))
         return self._page("docs", about=about, operations=several, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
@@ -253,11 +253,11 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
+def _operations(paths: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
     """Yield the operations of an OpenAPI description with examples: the JSON body, a command for curl, the answer."""
-    for path, methods in description["paths"].items():
+    for path, methods in paths.items():
         for method, given in methods.items():
-            operation = _resolved(description, given)
+            operation = query.resolved(given)
             parameters = operation.get("parameters", [])
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = _json(content["example"]) if content else ""
@@ -288,17 +288,3 @@ def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _resolved(description: Mapping[str, Any], value: Any) -> Any:
-    """Return a part of the description with what its references lead to in their place."""
-    if isinstance(value, list):
-        return [_resolved(description, each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if "$ref" not in value:
-        return {name: _resolved(description, each) for name, each in value.items()}
-    target: Any = description
-    for name in value["$ref"].removeprefix("#/").split("/"):
-        target = target[name]
-    return _resolved(description, target)

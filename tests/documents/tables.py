@@ -2,8 +2,7 @@
 
     python -m tests.documents.tables
 
-writes them into the pages of the reference, the parameters of the API into its description, and the grammar for
-editors; tests compare them.
+writes them into the pages of the reference, and the grammar for editors; tests compare them.
 """
 
 import dataclasses
@@ -12,8 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.parameters import PARAMETERS as SETTINGS
@@ -21,12 +18,10 @@ from amqtt_rest_bridge.lot.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
-from template_api import config
-from template_api.parameters import Filters, ListParameters, SearchBody, SearchParameters, SuggestParameters
+from template_api import config, query
 from tests.documents import textmate
 from tests.support.documents import ROOT
 
-DESCRIPTION = "template_api/openapi.json"
 _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
 
 
@@ -76,98 +71,26 @@ def api_table() -> str:
     return _table(head, rows)
 
 
-REQUESTS = {
-    "GET /api/templates": ListParameters, "GET /api/search": SearchParameters, "POST /api/search": SearchBody,
-    "GET /api/suggest": SuggestParameters,
-}  # fmt: skip
-_, _SCHEMAS = msgspec.json.schema_components(list(REQUESTS.values()), ref_template="#/components/schemas/{name}")
-
-
 def parameter_table() -> str:
-    """Make the table of the parameters of lists and searches, beside their text."""
-    rules = {
-        name: rule
-        for schema in (*REQUESTS.values(), Filters)
-        for name, rule in _SCHEMAS[schema.__name__]["properties"].items()
-        if name not in ("q", "query", "filters")
-    }
-    rules["fields"] = rules["fields"] | {"title": "names of members, separated by commas"}
+    """Make the table of the parameters of searches, beside their text."""
+    parameters = query.resolved(query.description()["paths"][query.SEARCH_PATH]["get"]["parameters"])
+    names = f"some of {', '.join(query.description()['components']['schemas']['ResultField']['enum'])}"
     rows = (
-        (f"`{name}`", rule["title"], _shown(rule.get("default")), rule["description"]) for name, rule in rules.items()
+        (
+            f"`{each['name']}`",
+            schema["x-allowed"].replace(names, "names of members"),
+            _shown(schema.get("default")),
+            each["description"],
+        )
+        for each in parameters
+        if each["in"] == "query" and each["name"] != "q"
+        for schema in (each["schema"],)
     )
     return _table(("parameter", "value", "default", "meaning"), rows)
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, list):
-        value = ",".join(value)
-    return "" if value in (None, "") else f"`{json.dumps(value)}`" if isinstance(value, bool) else f"`{value}`"
-
-
-def described() -> str:
-    """Return the API's description with the parameters that the code has."""
-    document = json.loads((ROOT / DESCRIPTION).read_text(encoding="utf-8"))
-    schemas = document["components"]["schemas"]
-    for name, schema in _SCHEMAS.items():
-        if not name.endswith("Parameters"):
-            schemas[name] = _plain(schema)
-    for operation, request in REQUESTS.items():
-        method, path = operation.split()
-        described = document["paths"][path][method.lower()]
-        if request is SearchBody:
-            content = described["requestBody"]["content"]["application/json"]
-            content["schema"] = {"$ref": "#/components/schemas/SearchBody"}
-        else:
-            others = [each for each in described["parameters"] if each["in"] != "query"]
-            schema = _SCHEMAS[request.__name__]
-            required = schema.get("required", [])
-            described["parameters"] = [
-                _described(name, rule, path, is_required=name in required)
-                for name, rule in sorted(schema["properties"].items(), key=lambda each: each[0] != "q")
-            ] + others
-    return json.dumps(document, indent=2) + "\n"
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema as generators of clients read it: what may be null is one of two, names are not titles.
-
-    A default is said in words, as some generators make a member with a default a required one.
-    """
-    plain = {name: value for name, value in schema.items() if name not in ("title", "default")}
-    if schema.get("default") not in (None, False):
-        plain["description"] = f"{schema['description']} Default: {schema['default']}."
-    if "anyOf" in plain:
-        plain["oneOf"] = plain.pop("anyOf")
-    if "properties" in plain:
-        plain["properties"] = {name: _plain(value) for name, value in plain["properties"].items()}
-    if "enum" in plain:
-        plain["type"] = "string"
-    return plain
-
-
-def _described(name: str, rule: dict[str, Any], path: str, *, is_required: bool) -> dict[str, Any]:
-    schema = {**rule.get("anyOf", [rule])[0]}
-    example = rule["examples"][0]
-    notes = []
-    if schema.get("type") == "array":
-        notes.append("Comma-separated.")
-        words = _SCHEMAS[schema["items"]["$ref"].rpartition("/")[2]]["enum"] if "$ref" in schema["items"] else None
-        one = f"({'|'.join(words or ())})"
-        schema = {"type": "string", **({"pattern": f"^{one}(,{one})*$"} if words else {})}
-        example = ",".join(example)
-        if not words and path == "/api/templates":
-            notes.append("Applied only with q.")
-    schema = {key: value for key, value in schema.items() if key not in ("title", "description", "examples")}
-    if rule.get("default") not in (None, ""):
-        schema["default"] = rule["default"]
-    parameter = {
-        "name": name,
-        "in": "query",
-        "required": is_required,
-        "description": " ".join([rule["description"], *notes]),
-        "schema": schema,
-    }
-    return parameter | ({} if example == "" else {"example": example})
+    return "" if value is None else f"`{json.dumps(value)}`" if isinstance(value, bool) else f"`{value}`"
 
 
 def placeholder_table() -> str:
@@ -238,7 +161,6 @@ def made() -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     """Put each part in the place of the one that begins like it, below its heading."""
-    (ROOT / DESCRIPTION).write_text(described(), encoding="utf-8")
     textmate.FILE.write_text(textmate.written(), encoding="utf-8")
     for name, heading, text in made():
         file = ROOT / name

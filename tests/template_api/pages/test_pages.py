@@ -13,7 +13,7 @@ import pytest
 from template_api.errors import DatabaseUnavailableError
 from template_api.library import set_status
 from template_api.pages.markup import highlighted, rendered
-from template_api.query import description
+from template_api.query import description, resolved
 from template_api.records import Status
 from tests.support.library_store import Client, Store, template
 
@@ -358,7 +358,7 @@ def test_docs_name_every_operation_parameter_and_status(library: Client) -> None
         for method, operation in methods.items():
             assert f"{method.upper()} {path}" in page.text
             assert operation["summary"] in page.text
-            for each in operation.get("parameters", ()):
+            for each in resolved(operation.get("parameters", [])):
                 assert each["name"] in page.text
             assert f'id="{operation["operationId"]}"' in text
             assert f'href="#{operation["operationId"]}"' in text
