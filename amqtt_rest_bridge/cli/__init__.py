@@ -46,11 +46,11 @@ KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key,
 
 
 class CommandError(HintedError):
-    """A command cannot do what it was asked: its message, and hint, are printed, and the exit status is 1."""
+    """A command cannot do what it was asked. Its message and hint are printed, and the exit status is 1."""
 
 
 def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
-    """Return the decorator of a `main` whose standard streams may be closed, full or of any encoding: no traceback.
+    """Return the decorator of a `main` that shows no traceback when a standard stream is closed, full or not UTF-8.
 
     Its exit status is 1 when the reader of its output has closed the pipe, `unwritten` when the output cannot be
     written, 130 after Ctrl-C.
@@ -153,16 +153,8 @@ def read_bytes(path: Path, most: int = 16 << 20) -> bytes:
     return content
 
 
-def read_text(path: Path) -> str:
-    """Read a YAML file of 1 MiB at most; raises `ConfigurationError` as `read_bytes`, and where it is not UTF-8."""
-    try:
-        return read_bytes(path, 1 << 20).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text") from error
-
-
 def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:
-    """Return the faults to list, in their order, and how many more there are; errors are preferred to the others."""
+    """Return the faults to list, in their order, errors rather than others if there are too many, and how many more."""
     severities = list(Severity)
     by_severity = sorted(range(len(faults)), key=lambda number: severities.index(faults[number].severity))
     others = counted(faults[number] for number in by_severity[MOST_LISTED:])
@@ -177,7 +169,7 @@ def counted(faults: Iterable[Fault]) -> str:
 
 
 def agrees(question: str) -> bool:
-    """Ask before something is sent; without an answer, say so and return False."""
+    """Ask before something is sent; return False for no, and if no answer comes."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -154,6 +154,7 @@ class AdminClient:
             response.close()
 
     def _connection_error(self, failure: HTTPError) -> AdminError:
+        """Return the error of a connection that failed, with a hint."""
         error = _cause(failure)
         why = getattr(error, "strerror", None) or reason(error)
         hint = "is admin_port set, and the bridge up?"
@@ -197,7 +198,7 @@ def refusal(response: BaseHTTPResponse) -> str:
 
 
 def _describe_other_server(response: BaseHTTPResponse) -> str:
-    """Return what has answered in place of an admin port, in a sentence."""
+    """Return a sentence that says what answered, which is not an admin port."""
     kind, server = response.headers.get("Content-Type", "no content type"), response.headers.get("Server")
     named = "" if server is None else f", from {server}"
     answer = f"{response.status} {response.reason}, {kind}{named}"

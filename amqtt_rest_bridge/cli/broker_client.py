@@ -1,4 +1,4 @@
-"""The broker connection of `rest-bridge status` and `replay`; its address is from the command line. Main thread.
+"""The client of brokers, for `status` and `replay`; the address is from the command line. Main thread.
 
 They speak MQTT 3.1.1, which every broker understands. `replay` speaks MQTT 5 if the broker does.
 """
@@ -99,7 +99,7 @@ def broker_address(
 
 
 class Subscriber:
-    """A connection with subscriptions, and the messages that have come."""
+    """A connection with subscriptions, and the messages that have come and are not read yet."""
 
     def __init__(self, address: Address, level: int = MQTT_3_1_1, client_id: str | None = None) -> None:
         session = ClientSession(client_id or f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, _MOST_UNREAD, level=level)
@@ -149,6 +149,7 @@ class Subscriber:
         return done.done()
 
     def _queue_message(self, connection: MqttConnection, message: Publish) -> None:
+        """Queue a message that has come; the connection pauses when too many are not read."""
         if message.packet_id is not None:
             connection.acknowledge(message.packet_id)
         self._messages.put_nowait(message)
@@ -180,6 +181,7 @@ async def connected(
 
 
 def _explain(error: BrokerError) -> str:
+    """Return why a broker cannot be connected to: the code of its answer, else what the connection failed by."""
     if error.code is not None:
         return _REASONS.get(error.code, f"it answers with code {error.code}")
     match error.__cause__:

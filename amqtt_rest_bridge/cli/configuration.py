@@ -1,7 +1,8 @@
-"""The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread.
+"""Configuration files of brokers and workers: read, and checked with the settings of plugins. Main thread.
 
-amqtt checks its own keys; its first error becomes one fault. The settings of plugins are validated here, all at once,
-each fault at its place. dacite builds them, as in amqtt: nothing is accepted that amqtt would refuse.
+`serve` and `worker` run with what is found here, or report the faults. amqtt checks its own keys; its first error
+becomes one fault. The settings of plugins are validated here, all at once, each fault at its place. dacite builds them,
+as in amqtt: nothing is accepted that amqtt would refuse.
 """
 
 import logging
@@ -31,7 +32,7 @@ _STRICT: Final = dacite.Config(strict=True)  # as amqtt's
 
 @dataclass(frozen=True, slots=True)
 class InvalidValue:
-    """An invalid setting; `key` is its name, None when it is about all values together."""
+    """An invalid setting; `key` is its name, None if the values do not fit together."""
 
     key: str | None
     message: str
@@ -49,7 +50,7 @@ class Configuration:
     def fault(
         self, keys: tuple[Any, ...], message: str, hint: str | None = None, severity: Severity = Severity.ERROR
     ) -> Fault:
-        """Return a fault at the value that these keys lead to, or as near to it as the file goes."""
+        """Return a fault at the value that these keys lead to, or at the last of them that the file has."""
         node: yaml.Node | None = self.root
         begin = end = self.root.start_mark
         for key in keys:
@@ -75,7 +76,7 @@ def _find(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node | None
 
 
 def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
-    """Return keys and values of a mapping, or of the mappings and names that a list of plugins holds."""
+    """Yield keys and values of a mapping, or of the mappings and names in a list of plugins."""
     if isinstance(node, yaml.MappingNode):
         yield from node.value
     elif isinstance(node, yaml.SequenceNode):
@@ -99,7 +100,7 @@ def read(path: Path) -> Configuration:
 
 
 def broker_faults(configuration: Configuration) -> list[Fault]:
-    """Return what amqtt refuses of the configuration apart from its plugins: one fault at most."""
+    """Return the first thing that amqtt refuses of the configuration, apart from its plugins."""
     from amqtt_rest_bridge.broker.configuration import (  # a worker has no amqtt
         UnusableConfigurationError,
         broker_config,
@@ -127,11 +128,7 @@ class Section:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def setting_faults(self) -> list[Fault]:
-        """Return what the program finds wrong with its settings beyond their types.
-
-        Where its class has a method `setting_faults`, that returns pairs of the names of settings and what is wrong
-        with them.
-        """
+        """Return what is wrong with the settings beyond their types, by the method `setting_faults` of their class."""
         find = getattr(self.settings, "setting_faults", None)
         if not callable(find):
             return []
@@ -141,7 +138,7 @@ class Section:
             return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
 
     def faults_of(self, found: Iterable[SettingFault]) -> list[Fault]:
-        """Return a fault at the first setting that is set of each pair. Pairs with invalid settings are left out."""
+        """Return a fault for each pair, at its first setting that is set. Pairs with invalid settings are left out."""
         faults = []
         for names, message in found:
             if self.invalid.isdisjoint(names):
@@ -156,7 +153,7 @@ def section_of(
     kind: type[Any], configuration: Configuration, keys: tuple[str, ...], values: Mapping[Any, Any],
     elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[Section | None, list[Fault]]:  # fmt: skip
-    """Build the settings of a dataclass; return them, None if that fails, and what does not fit; see `build`."""
+    """Return the settings of a dataclass, None if it cannot be built, and what does not fit; see `build`."""
     built, misfits = build(kind, values)
     faults = [
         configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in misfits
@@ -171,7 +168,8 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
     """Import all plugins that the configuration lists, and validate their settings.
 
     Returns:
-        Those whose settings could be built, and all settings that do not fit; a warning when no client can connect.
+        The plugins whose settings could be built, and all settings that do not fit, with a warning if no client can
+        connect.
     """
     from amqtt_rest_bridge.broker import configuration as of_broker
 
@@ -279,7 +277,7 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
 
 
 def check_start(section: Section) -> bool:
-    """Check, and log, what keeps the bridge from starting besides invalid settings. Nothing is started, no port bound.
+    """Check what keeps the bridge from starting besides invalid settings, and log it; no port is bound.
 
     What depends on an invalid setting is not checked. Returns whether nothing was found.
     """

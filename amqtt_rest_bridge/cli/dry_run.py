@@ -1,4 +1,4 @@
-"""`rest-bridge try`: show the requests that one message would send, or send them. Main thread."""
+"""`rest-bridge try`: show what one message would send, or send it; or how a request would be answered. Main thread."""
 
 import asyncio
 import os
@@ -191,7 +191,7 @@ def _show_end(verdict: Verdict, masker: Masker, response: HttpResponse | None = 
 
 
 def _delivery(topic: str | None, like: Publication | ClientEvent | None, masker: Masker) -> str:
-    """Return where something would be published, and how where its event says so."""
+    """Return on which topic something would be published, with retain and QoS if they are set."""
     if topic is None or like is None:
         return "no topic"
     quality = "" if like.qos is None else f", with QoS {like.qos} at most"
@@ -199,7 +199,7 @@ def _delivery(topic: str | None, like: Publication | ClientEvent | None, masker:
 
 
 def _print_headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> None:
-    """Print them as they are sent, or as they came and were decoded, with secrets masked in every form."""
+    """Print headers and body as they are sent, or as they came and were decoded; secrets are masked in every form."""
     for name, value in headers:
         print(f"{masker.text(name)}: {without_controls(masker.header(name, value))}")
     print()
@@ -208,6 +208,7 @@ def _print_headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, m
 
 
 def _body_text(body: bytes, masker: Masker) -> str:
+    """Return a body as text with secrets masked, or how many bytes it has if it is not text."""
     try:
         text = masker.body(body, shown=True).decode()
     except UnicodeDecodeError:

@@ -54,7 +54,7 @@ def run(
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> int:
-    """Print them."""
+    """Print the failures that are kept, or one of them whole."""
     if words and (len(words) != 2 or words[0] != "show" or route or code or since):
         raise typer.BadParameter("write `rest-bridge failures [OPTIONS]` or `rest-bridge failures show ID`")
     check_code(code)
@@ -65,7 +65,7 @@ def run(
     with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
         if words:
             found: Any = client.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
-            print(json.dumps(found) if as_json else "\n".join(_whole(found)))
+            print(json.dumps(found) if as_json else "\n".join(_run_lines(found)))
             return 0
         query = {"route": route, "code": code, "since": since}
         retrying = runs_of(client, query, "retrying")
@@ -128,7 +128,8 @@ def failure_line(run: Mapping[str, Any]) -> str:
     return visible("  ".join(part for part in parts if part))
 
 
-def _whole(run: Mapping[str, Any]) -> Iterator[str]:
+def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of one run whole."""
     yield failure_line(run) if run.get("route") is not None else visible(str(run["id"]))
     if run.get("error"):
         yield visible(f"hint: {run['error']['hint']}")

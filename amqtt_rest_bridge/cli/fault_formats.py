@@ -22,14 +22,14 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 
 
 def text_of(fault: Fault, texts: Mapping[str, str], columns: int | None = None) -> str:
-    """Return a fault as an operator reads it; with the width of a terminal, the line it is in below its message."""
+    """Return a fault as text; with the width of a terminal, its line of the file is below the message."""
     first, *others = str(fault).split("\n")
     excerpt = _excerpt(fault, texts[fault.path], columns) if columns and fault.path in texts else ()
     return "\n".join([first, *excerpt, *others])
 
 
 def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
-    """Yield the line of a fault and carets below it, cut to a width; nothing for a long one, or with a credential."""
+    """Yield the line of a fault and carets below it, cut to a width; not if it is long or has a credential."""
     from rich.cells import cell_len  # which no other form needs
 
     place, end = fault.position, fault.end
@@ -82,7 +82,7 @@ def _uri(path: str) -> str:
 
 
 def github_of(fault: Fault) -> str:
-    """Return a fault as a workflow command, which GitHub shows in the file; that of a cell at the notebook's top."""
+    """Return a fault as a workflow command, which GitHub shows in the file, for a cell at the top of its notebook."""
     file, place, end, message = _in_file(fault)
     properties: dict[str, object] = {"file": utf_8(file), "line": place.line, "endLine": end.line}
     if place.line == end.line:  # GitHub takes no columns for more than one line
@@ -100,7 +100,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _in_file(fault: Fault) -> tuple[str, Position, Position, str]:
-    """Return file, place, end and message with the hint; lines of a cell are not lines of its file."""
+    """Return file, place, end, and message with hint. A fault in a cell has the notebook's top for a place."""
     message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message
     file, cell = split_cell(fault.path)
     if not cell:

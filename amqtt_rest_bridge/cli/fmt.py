@@ -37,7 +37,7 @@ def run(
     paths: Paths,
     only_check: Annotated[bool, typer.Option("--check", help="write nothing, exit 1 where it would")] = False,
 ) -> int:
-    """Lay out the files that have no errors."""
+    """Write the files that have no errors in the canonical layout."""
     from amqtt_rest_bridge.lot import parsed_texts, sources
     from amqtt_rest_bridge.tools.editor import layout  # which --help does not need
 
@@ -71,7 +71,7 @@ def run(
 
 
 def _replace(path: str, before: bytes, after: bytes) -> None:
-    """Write a file whole beside its place, then rename it; it keeps its mode and owner, a symbolic link is followed."""
+    """Write a file beside its place, then rename it. It keeps mode and owner; a symbolic link is followed."""
     target = Path(os.path.realpath(path))
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".fmt-", delete=False) as staged:

@@ -68,9 +68,10 @@ examples:
 
 @dataclass(slots=True)
 class Effects:
-    """What routes would do, from the settings as they are written: one whose variables are missing here is shown too.
+    """What routes would do: the hosts that they call, the topics that they read and write, the ports that they open.
 
-    Values of variables and secrets are shown by their names.
+    It is read from the settings as they are written, with the names of variables and secrets in place of values. So a
+    variable that is missing here hides nothing.
     """
 
     hosts: set[str] = field(default_factory=set)
@@ -79,18 +80,18 @@ class Effects:
     ports: set[str] = field(default_factory=set)
 
     def add(self, definition: Definition) -> None:
-        """Add those of a route."""
+        """Add what a route would do."""
         for block in definition.blocks:
             if _is_on(block, "ENABLE_CLIENT"):
-                addresses = (_shown(block, name) for name in _CALLED)
+                addresses = (_setting_text(block, name) for name in _CALLED)
                 self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
             if _is_on(block, "ENABLE_SERVER"):
-                self.ports.add(_shown(block, "SERVER_PORT") or str(RestApiConfig().server_port))
-            self.reads |= {topic for name in _READ if (topic := _shown(block, name))}
-            self.writes |= {topic for name in _WRITTEN if (topic := _shown(block, name))}
+                self.ports.add(_setting_text(block, "SERVER_PORT") or str(RestApiConfig().server_port))
+            self.reads |= {topic for name in _READ if (topic := _setting_text(block, name))}
+            self.writes |= {topic for name in _WRITTEN if (topic := _setting_text(block, name))}
 
     def lines(self) -> Iterator[str]:
-        """Yield what an operator is shown."""
+        """Yield a line for each kind of effect."""
         for what, names in (
             ("calls", self.hosts),
             ("reads the topics", self.reads),
@@ -103,9 +104,10 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The outcome of a check: route names by file, for files that hold routes; faults; what the routes read and do.
+    """The outcome of a check.
 
-    `published` are the credentials that the texts hold, with their places.
+    `routes` are the names of routes by file, of the files that hold any. `needs` are the variables and secrets that
+    they read, `published` the credentials in their texts, with their places.
     """
 
     routes: Mapping[str, list[str]]
@@ -128,7 +130,7 @@ def run(
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
-    files = _contents(Library(library).template(slug).notebooks)
+    files = _files_of(Library(library).template(slug).notebooks)
     checked = _check(files, into, secrets_dir)
     shown, others = listed(checked.faults)
     for line in (*shown, *([others] if others is not None else ())):
@@ -153,7 +155,7 @@ def run(
         print("nothing was written", file=sys.stderr)
         return 1
     try:
-        place(into, {name: files[name] for name in checked.routes}, force=force)
+        write_files(into, {name: files[name] for name in checked.routes}, force=force)
     except OSError as error:
         raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
     print(f"written into {into}: {count(len(checked.routes), 'file')}")
@@ -176,7 +178,7 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
         yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
 
 
-def _contents(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
+def _files_of(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
     """Return the files of a template; raises `InstallError` for one that cannot be installed."""
     check_names([one.filename for one in notebooks])
     files: dict[str, bytes] = {}
@@ -201,7 +203,7 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
             new.append(source)
     needs, environment = Environment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
-    loaded = loader.load([*_present(into, files), *new], environment, parsed)
+    loaded = loader.load([*_read_present(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
     # Notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
     routes = {
@@ -230,8 +232,8 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     )
 
 
-def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
-    """Read the route files of the folder, but those that would be replaced."""
+def _read_present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
+    """Read the route files of the folder, without those that would be replaced."""
     if not os.path.exists(into):  # noqa: PTH110  # Path.exists raises for a name that is too long
         return ()
     if not into.is_dir():
@@ -244,9 +246,9 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
 
 
 def _published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
-    """Yield the credentials of a route that its text holds, as setting or header, and their offsets.
+    """Yield the credentials that the text of a route holds, as settings or headers, and their offsets.
 
-    Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
+    A credential that a variable, a secret or a message brings in is not one; the default of a variable in use is one.
     """
     for block in definition.blocks:
         for name in CREDENTIALS:
@@ -265,12 +267,12 @@ def _is_literal(value: Value | None) -> bool:
 
 
 def _is_on(block: Block, name: str) -> bool:
-    """Return whether a mode is on, or may be by a variable."""
-    shown = _shown(block, name)
+    """Return whether a mode is on, or a variable decides."""
+    shown = _setting_text(block, name)
     return shown is not None and (shown.lower() == "true" or "{" in shown)
 
 
-def _shown(block: Block, name: str) -> str | None:
+def _setting_text(block: Block, name: str) -> str | None:
     """Return a setting with variables and secrets as their names, None if the block does not have it."""
     node = block.settings.get(name)
     if node is None:
@@ -279,7 +281,7 @@ def _shown(block: Block, name: str) -> str | None:
     return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
 
 
-# Several files into one folder: all of them or none, and never outside of it.
+# Several files are written into one folder: all of them or none, and never outside of it.
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -308,7 +310,7 @@ def refuse_present(folder: Path, names: Iterable[str]) -> None:
         raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
 
 
-def place(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
     """Write files into a folder, which is made when it is missing.
 
     Args:

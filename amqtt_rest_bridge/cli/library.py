@@ -69,7 +69,7 @@ class Notebook(msgspec.Struct, frozen=True):
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What is used of a template; other members are skipped."""
+    """A template, as far as it is used here; other members are skipped."""
 
     notebooks: list[Notebook]
 
@@ -99,10 +99,10 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 class _Session(requests.Session):
-    """Leaves redirects to `Library`: requests reads the body of one to its end, also where it does not follow it."""
+    """A session that follows no redirects: requests would read their bodies to the end. `Library` follows them."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None: `Library` follows redirects."""
+        """Return None: no redirect is followed here."""
 
 
 class Library:
@@ -168,7 +168,7 @@ class Library:
             raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        """Return the status and the body that a path is answered with; asks again where that may help."""
+        """Return the status and body of the answer to a path; asks again after an overload or a lost connection."""
         for pause in (*_PAUSES, None):
             try:
                 status, content = self._follow(f"{self.name}{path}")
@@ -182,7 +182,7 @@ class Library:
         return status, content
 
     def _follow(self, url: str) -> tuple[int, bytes]:
-        """Ask once, and follow redirects; see the beginning of this module for where they lead."""
+        """Ask for a URL and follow redirects, which lead to the same host and port only, or to its HTTPS."""
         for number in range(MOST_REDIRECTS + 1):
             timeout = _CONNECT_SECONDS, _READ_SECONDS
             with self._session.get(url, timeout=timeout, stream=True) as response:

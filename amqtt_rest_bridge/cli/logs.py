@@ -66,10 +66,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Write records; while `holding`, an ERROR waits for the next record, so that the end can leave it out.
+    """Writes records to a stream.
 
-    A plugin that cannot start logs its reason, which amqtt would swallow, and raises: the launcher's last line says the
-    same once more.
+    While `holding`, at the start, an ERROR waits for the next record: a plugin that cannot start logs its reason, which
+    the last line of the process gives once more, so the record is left out then.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -98,7 +98,7 @@ class Handler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Show no trace if nothing can be written: the reader has gone, or the disk is full."""
+        """Show no traceback if the reader has gone or the disk is full."""
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
 
@@ -120,7 +120,7 @@ class Handler(logging.StreamHandler[TextIO]):
     def write_last(self, message: str) -> None:
         """Write why the process ends: in text the message only, in JSON a record like all others.
 
-        Needs no lock, since a signal may have come while its holder was writing.
+        It takes no lock, since a signal may have come while the holder of the lock was writing.
         """
         line = message
         if isinstance(self.formatter, JsonFormatter):
@@ -167,7 +167,7 @@ def configure(
 
 
 class StrayOutput:
-    """Logs what is written to descriptor 2 without the log, from its construction to `end`.
+    """Logs what is written to descriptor 2 past the log, from its construction to `end`.
 
     The process of the template API, amqtt's own prints and the interpreter write there; with a JSON log every line has
     to be an object. Descriptor 2 becomes a pipe that a thread reads; the log itself goes to the stream that was there.
@@ -181,7 +181,7 @@ class StrayOutput:
         reading, writing = os.pipe()
         os.dup2(writing, _STANDARD_ERROR)
         os.close(writing)
-        self._thread = threading.Thread(target=_read, args=(reading,), name="stray output", daemon=True)
+        self._thread = threading.Thread(target=_log_lines, args=(reading,), name="stray output", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -190,7 +190,8 @@ class StrayOutput:
         self._thread.join(_JOIN_SECONDS)
 
 
-def _read(descriptor: int) -> None:
+def _log_lines(descriptor: int) -> None:
+    """Log each line that comes from a descriptor, at the level that it names."""
     log = logging.getLogger(_LOGGER)
     with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:

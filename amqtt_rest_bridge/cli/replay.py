@@ -99,7 +99,7 @@ def run(
 
 @dataclass(slots=True)
 class FoundMessages:
-    """The messages of failure payloads, how many payloads have none, and the numbers of damaged lines, from 1."""
+    """The messages of failure payloads; how many payloads have none; the numbers of damaged lines, from 1."""
 
     publications: list[Publication] = field(default_factory=list)
     without_message: int = 0

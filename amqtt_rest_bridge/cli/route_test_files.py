@@ -31,7 +31,7 @@ UserProperties = dict[str, Scalar]
 
 
 class _Member(Struct, frozen=True, forbid_unknown_fields=True):
-    """A mapping of a test file; a `body` or `payload` is text or JSON, other bytes are in its `_base64`."""
+    """A mapping of a test file. `body` and `payload` are text or JSON; other bytes are in the member with `_base64`."""
 
 
 class SourceMessage(_Member, frozen=True):
@@ -67,7 +67,7 @@ class ServerResponse(_Content, frozen=True):
 
 
 class ExpectedRequest(_Content, frozen=True):
-    """A request that is sent; like all expectations, compared as far as its members are there."""
+    """A request that is sent. As of all expectations, only the members that are there are compared."""
 
     method: str | None = None
     url: str | None = None
@@ -97,10 +97,9 @@ class ExpectedAnswer(_Content, frozen=True):
 
 
 class Case(_Member, frozen=True):
-    """One test; expectations that are None are not compared.
+    """One test: a message or a request, what comes back, and expectations, of which those that are None do not count.
 
-    With `twice` it comes a second time. `batch` are messages that come after it, as for an event with
-    BATCH_SIZE.
+    With `twice` the message or request comes a second time; the messages of `batch` come after it.
     """
 
     name: Scalar = ""
@@ -228,7 +227,7 @@ def octets(value: Any, base64: bytes | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CaseEnvironment(Environment):
-    """What a test file gives its routes; the process gives variables, but no secrets."""
+    """The environment of the routes of a test file: its variables before those of the process, and its secrets only."""
 
     given: Mapping[str, str]
     file: Path

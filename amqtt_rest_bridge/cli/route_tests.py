@@ -83,7 +83,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of one test; `faults` are those of its route files."""
+    """The outcome of one test; `faults` are those of its route files, if they explain it."""
 
     file: Path
     name: str
@@ -95,7 +95,7 @@ class _Outcome:
         return not self.differences and not self.faults
 
     def lines(self, shown: set[str]) -> Iterator[str]:
-        """Write expected and actual side by side, and the faults that are not among those `shown`: they are added."""
+        """Yield the faults that are not yet among `shown`, adding them there, and what differs, side by side."""
         new = [fault for fault in self.faults if fault not in shown]
         shown.update(new)
         yield from (f"  {line}" for fault in new for line in fault.split("\n"))
@@ -138,7 +138,7 @@ def run(
 
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
-    """Run the cases of a file: on the routes that lack no variable or secret, and on none if there are other errors."""
+    """Run the cases of a file on the routes that lack no variable or secret; on none if there are other errors."""
     loaded = load(file)
     errors = [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
     can_run = all(fault.code is FaultCode.UNAVAILABLE for fault in errors)
@@ -261,6 +261,7 @@ def _of_publication(publication: Publication) -> dict[str, Any]:
 def _compare_lists(
     name: str, expected: Sequence[Struct] | None, actual: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
+    """Compare two lists item by item; None expects nothing."""
     for number, (wanted, found) in enumerate(zip_longest(expected, actual) if expected is not None else ()):
         where = f"{name}[{number}]"
         if found is None:
@@ -273,14 +274,14 @@ def _compare_lists(
 
 
 def _members_of(expected: Struct) -> Iterator[tuple[str, Any]]:
-    """Yield the members that the test file has."""
+    """Yield the members of an expectation that the test file has."""
     for name, value in msgspec.structs.asdict(expected).items():
         if value is not UNSET and (name in ("body", "payload") or value not in (None, {})):
             yield name, value
 
 
 def _compare(where: str, expected: Struct, actual: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare the members that the test file has, and of headers and properties those that it names.
+    """Compare the members of an expectation, and of headers and properties those that it names.
 
     A body or payload is compared as JSON where the test file has it as such, else byte for byte.
     """
@@ -308,6 +309,7 @@ def _texts_differ(where: str, expected: Scalar, actual: Scalar) -> Iterator[Diff
 
 
 def _shown(data: bytes) -> str:
+    """Return a body or payload as it is printed: JSON indented, text as it is, other bytes as base64."""
     with contextlib.suppress(ValueError):
         value = json.loads(data)
         return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)

@@ -147,7 +147,7 @@ async def watch_broker(address: Address, group: str | None, show: Show, *, once:
 
 
 class _Feed:
-    """A connected client and the statuses it has received."""
+    """What a subscriber has received: statuses of routes, or what the workers of a group say."""
 
     def __init__(self, subscriber: Subscriber, group: str | None) -> None:
         self._subscriber = subscriber
@@ -181,7 +181,7 @@ class _Feed:
 
 
 def parse_status(payload: bytes) -> Status | None:
-    """Parse a status payload; None when it is not one: anything may be published on these topics."""
+    """Return the status in a payload, None for any other payload: all clients may publish on these topics."""
     status = _parse(payload)
     return status if _is_status(status) else None
 
@@ -199,6 +199,7 @@ def _parse(payload: bytes) -> Status | None:
 
 
 def _group(text: str) -> str:
+    """Return the name of a group; raises `BadParameter` for any other text."""
     if not text or set(text) & set("/+#"):
         raise typer.BadParameter(f"{text!r} is not the name of a group of workers")
     return text
@@ -250,11 +251,12 @@ def run(
             of = "route" if group is None else "worker of this group"
             asked = "is the bridge loaded" if group is None else "is its name right, has one run"
             nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
-        _print_once(shown[-1], nothing, as_json=as_json)
+        _print_overview(shown[-1], nothing, as_json=as_json)
     return 0
 
 
-def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
+def _print_overview(overview: Overview, nothing: str, *, as_json: bool) -> None:
+    """Print an overview; `nothing` is the sentence for one without routes."""
     statuses, group, now = overview.statuses, overview.group, time.time()
     for trouble in overview.troubles:
         print(trouble, file=sys.stderr)
@@ -274,7 +276,7 @@ def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _screen(source: str) -> Iterator[Show]:
-    """Show the newest table on a screen of the terminal's own, and leave the last one behind."""
+    """Show the newest table on the alternate screen of the terminal, and leave the last one behind."""
     console = Console(highlight=False)
     newest: Group | None = None
 

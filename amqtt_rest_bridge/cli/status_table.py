@@ -1,4 +1,4 @@
-"""The statuses of routes, and the workers of a group, as rich draws them. Pure.
+"""The tables of `status`, as rich draws them: routes, and the slots and workers of a group. Pure.
 
 Statuses may come from a broker on which every client publishes: members may be missing, of another type, or with
 control characters and rich's markup in them. So every cell is a `Text` of limited length on one line.

@@ -63,24 +63,24 @@ def run(
     return 0
 
 
-def line(record: Mapping[str, Any]) -> str:
-    """Return a record on one line."""
-    names = "/".join(str(record[key]) for key in ("route", "event") if record.get(key) is not None)
-    request = " ".join(str(record[key]) for key in ("method", "url") if record.get(key) is not None)
-    tries, ms, waited = record.get("tries"), record.get("ms"), record.get("waited_ms")
+def line(run: Mapping[str, Any]) -> str:
+    """Return a run of the live stream on one line."""
+    names = "/".join(str(run[key]) for key in ("route", "event") if run.get(key) is not None)
+    request = " ".join(str(run[key]) for key in ("method", "url") if run.get(key) is not None)
+    tries, ms, waited = run.get("tries"), run.get("ms"), run.get("waited_ms")
     parts = [
-        str(record.get("time"))[11:23],
-        f"{record.get('kind'):<8}",
+        str(run.get("time"))[11:23],
+        f"{run.get('kind'):<8}",
         names or "-",
-        str(record.get("topic") or "-"),
+        str(run.get("topic") or "-"),
         request,
-        " ".join(str(record[key]) for key in ("status", "code") if record.get(key) is not None),
+        " ".join(str(run[key]) for key in ("status", "code") if run.get(key) is not None),
         "" if tries in (None, 1) else f"{tries} tries",
         "" if ms is None else f"{ms} ms",
         "" if waited is None else f"waited {waited} ms",
-        "" if record.get("message") is None else f"({record['message']})",
-        "{code} ({message})".format_map(record["reason"]) if record.get("reason") else "",
-        "" if record.get("id") is None else f"run {record['id']}",
+        "" if run.get("message") is None else f"({run['message']})",
+        "{code} ({message})".format_map(run["reason"]) if run.get("reason") else "",
+        "" if run.get("id") is None else f"run {run['id']}",
     ]
     return visible("  ".join(part for part in parts if part))
 

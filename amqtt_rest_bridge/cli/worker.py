@@ -146,7 +146,7 @@ def run(
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", list[Fault]]:
-    """Return the settings of a file and of options and variables, None if they cannot be built, and all faults."""
+    """Return the settings by file, options and variables, None if they cannot be built, and all faults."""
     from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -235,7 +235,7 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
 
 
 def broker_address(settings: WorkerSettings) -> tuple[Address | None, list[SettingFault]]:
-    """Return the broker's address, None if it cannot be used, and what is wrong with it; reads certificates and secret.
+    """Return the broker's address, None if it cannot be used, and what is wrong with it; reads the files that it needs.
 
     No message holds the password.
     """

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import yaml
 
-from amqtt_rest_bridge.cli import read_text
+from amqtt_rest_bridge.cli import read_bytes
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 
+_MOST_BYTES: Final = 1 << 20
 _QUOTES: Final = "put the value in quotes"
 _BLOCK_END: Final = "expected <block end>, but found "
 
@@ -53,7 +54,10 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
     Raises:
         ConfigurationError: The file cannot be read, or is not YAML; the message says where.
     """
-    text = read_text(path)
+    try:
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text") from error
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -76,7 +80,7 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
 
 
 class _RefusedError(yaml.MarkedYAMLError):
-    """A fault that is in our words already."""
+    """A fault whose message needs no other words."""
 
 
 class _Loader(yaml.SafeLoader):
