@@ -194,9 +194,7 @@ TARGET_DOWN: Final = FailureRow(
 BREAKER_OPEN: Final = TARGET_DOWN.hinting("Find out why the target is down. Lossless messages wait for it.")
 
 RESPONSE_TOO_LARGE: Final = FailureRow(
-    FailureCode.RESPONSE_TOO_LARGE,
-    "body or headers above their bounds",
-    "ask for less, or raise `max_response_bytes`",
+    FailureCode.RESPONSE_TOO_LARGE, "body or headers above their bounds", "ask for less, or raise `max_response_bytes`"
 )
 RESPONSE_HEAD_TOO_LARGE: Final = RESPONSE_TOO_LARGE.hinting("Check what the server sends.")
 RESPONSE_BODY_TOO_LARGE: Final = RESPONSE_TOO_LARGE.hinting("Ask the server for less, or raise max_response_bytes.")
@@ -452,10 +450,7 @@ INTERNAL_ERROR: Final = AnswerRow(
     "500 Internal Server Error",
 )
 NOT_IMPLEMENTED: Final = AnswerRow(
-    "not_implemented",
-    "a Transfer-Encoding other than chunked",
-    "Send the body plain or chunked",
-    "501 Not Implemented",
+    "not_implemented", "a Transfer-Encoding other than chunked", "Send the body plain or chunked", "501 Not Implemented"
 )
 NO_ROOM: Final = AnswerRow(
     "overloaded",

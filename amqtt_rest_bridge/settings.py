@@ -198,13 +198,7 @@ class Settings:
         high=1,
         above_high="a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
     )
-    workers: int = _setting(
-        64,
-        "client mode: requests in flight for each route, at most",
-        "128",
-        low=1,
-        high=1024,
-    )
+    workers: int = _setting(64, "client mode: requests in flight for each route, at most", "128", low=1, high=1024)
     reload_seconds: float = _setting(
         2, "look for changed route files this often; 0 = never (SIGHUP always reloads)", "10", high=86_400
     )
@@ -236,10 +230,7 @@ class Settings:
         "192.168.1.10",
     )
     admin_port: int | None = _setting(
-        None,
-        "status page, metrics, health and live calls; null = off, which costs nothing",
-        "9464",
-        high=_HIGHEST_PORT,
+        None, "status page, metrics, health and live calls; null = off, which costs nothing", "9464", high=_HIGHEST_PORT
     )
     admin_token: str | None = _setting(
         None,

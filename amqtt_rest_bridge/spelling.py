@@ -1,8 +1,7 @@
-"""Which known name was meant by one that is not known. Pure; any thread.
+"""Which known name was meant by one that is not known, and the question `did you mean X?`. Pure; any thread.
 
-It only compares names, and words the question of the hint. What is wrong, and a hint that knows more than names (what
-other programs call a setting, in which block it belongs, `{payload}` for `$payload`), is worded in `lot/hints.py`;
-a fault of one block, form or route, where it is found.
+Only names are compared. Hints that know more than names, such as what other programs call a setting, are in
+`lot/hints.py`.
 
 The bridge's only use of rapidfuzz, which is imported for the first name that is not known.
 """

@@ -1,7 +1,4 @@
-"""What is asked of the system, and of SQLite's answers: what a path leads to, whether a disk is full, memory.
-
-Any thread.
-"""
+"""The operating system: files, a full disk, and the memory, limits and core files of a process. Any thread."""
 
 import contextlib
 import ctypes

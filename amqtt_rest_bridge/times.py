@@ -1,4 +1,7 @@
-"""The form of each time that is published or logged, waits between tries, how often a line is logged. Any thread."""
+"""Times as they are written, clocks, and waiting: between tries, for an event, for a quiet loop, between log lines.
+
+Any thread, but for what awaits.
+"""
 
 import contextlib
 import threading
@@ -56,10 +59,10 @@ class Backoff:
 
 
 async def woken(event: "asyncio.Event", seconds: float | None) -> bool:
-    """Wait until an event is set, and clear it; return False when it was not within so many seconds (None: no limit).
+    """Wait until an event is set, and clear it; return False if it was not set within so many seconds (None: no limit).
 
-    Not by `asyncio.wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: in 2 of
-    80 stops a worker, which is sent the record that it publishes last, did not end.
+    Not by `asyncio.wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: then a
+    worker that stops did not end, since the broker sends it the notice that it has just published.
     """
     import asyncio  # which a check of route files does not need
 
@@ -108,7 +111,7 @@ def in_lull(action: Callable[[], object]) -> None:
 
 
 class _Lull:
-    """The actions that wait for a lull of a loop."""
+    """The actions that wait for a lull of a loop: some iterations in a row in which it has nothing to do."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self._time, self._call_soon = loop.time, loop.call_soon

@@ -1,5 +1,9 @@
 """A worker in its group: it follows the leases, opens the slots that it holds and leaves those that it has lost.
 
+`bridge.Program` calls a `Member` as its place: at the start and after a reload, and to stop. In between `follow` runs
+as a task: twice a second, and after each notice, `leases` says what to do, and a `Slot` of `sessions` is opened, left
+or handed over. The sessions at the broker:
+
 | connection | client id | subscribes | session |
 |---|---|---|---|
 | slot: one a route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`, or `<filter>` (ORDERED) | kept |
@@ -42,7 +46,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5  # how often leases are looked at
 _SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
-_DRAIN_SECONDS: Final = 1.5  # for running requests before slots that have none are left; the others get more
+_DRAIN_SECONDS: Final = 1.5  # a stop waits so long for running requests; then it leaves the slots without any
 _SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
 _LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
@@ -89,7 +93,7 @@ class Member:
         self._plan = plan((), settings.group)
         self._routes: tuple[Route, ...] = ()
         self._capacities = Capacities(int(settings.queue_bytes))
-        self._lost_at: float | None = None  # since when no lease can be renewed
+        self._lost_at: float | None = None  # since when no lease can be renewed; infinite once the slots are left
         self._limits = 1, -math.inf  # as client mode knows: workers that share RATE_LIMIT, end of ORDERED calls
         self._warnings = Warnings(settings.group, settings.slots)
         self._log_limits = defaultdict[str, LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
@@ -161,7 +165,7 @@ class Member:
             await self._commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
 
     async def begin(self) -> None:
-        """Subscribe for read events and replies, and follow the leases from now on."""
+        """Subscribe the topics of read events and replies, and follow the leases from now on."""
         await self.own.subscribe()
         self._supervisor.keep("own session", self.own.client.run)
         self._supervisor.keep("slots", self.follow)
@@ -268,6 +272,7 @@ class Member:
                 self._begin_leaving(slot, hands_over=False)
 
     def _follow_leases(self, now: float) -> None:
+        """Leave the slots that another worker has taken, open those that are held, and look at the group."""
         held = self.leases.held
         for slot in self._served():
             if slot.number not in held:
@@ -312,6 +317,7 @@ class Member:
     # Slots are opened and left.
 
     def _open(self, number: int) -> None:
+        """Open the sessions of a slot; after a crash of its last holder ORDERED events wait for its requests."""
         lease, group = self.leases.by_slot.get(number), self._settings.group
         has_crashed = lease is not None and lease.waits
         waits = self._plan.ordered_seconds if has_crashed else 0.0

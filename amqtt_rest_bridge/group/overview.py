@@ -226,7 +226,7 @@ class Warnings:
         self._shown: dict[str, tuple[float, str]] = {}
 
     def look(self, view: GroupView, beyond: Collection[int], now: float) -> None:
-        """Look at the group as it is now; `beyond` are slots that it has no more, see `Leases`."""
+        """Compare the workers as they are now; `beyond` are slots that the group no longer has, see `Leases`."""
         self._compare("route sets", "routes", view.route_sets, now)
         self._compare("slots", "slots", view.slot_counts, now)
         if beyond and len(view.slot_counts) < 2:

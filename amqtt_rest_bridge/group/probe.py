@@ -231,10 +231,7 @@ async def _mqtt_5(probe: _Probe) -> str:
     return "connected"
 
 
-@_check(
-    "topics of the group",
-    "allow the user of the workers to publish and subscribe bridge/<group>/#, with QoS 1",
-)
+@_check("topics of the group", "allow the user of the workers to publish and subscribe bridge/<group>/#, with QoS 1")
 async def _group_topics(probe: _Probe) -> str:
     client = await probe.subscribed("own")
     await probe.publish("own", b"own")
@@ -270,10 +267,7 @@ async def _shared(probe: _Probe) -> str:
     return f"{_SHARED} messages for two members came once each"
 
 
-@_check(
-    "subscription identifiers",
-    "switch them on; a broker without them cannot have workers",
-)
+@_check("subscription identifiers", "switch them on; a broker without them cannot have workers")
 async def _identifiers(probe: _Probe) -> str:
     probe.check_available(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE)
     client = await probe.subscribed("identifiers", identifier=268_435_453)
@@ -352,10 +346,7 @@ async def _redelivery(probe: _Probe) -> str:
     return "what was not acknowledged comes again, marked as a duplicate"
 
 
-@_check(
-    "takeover of a client id",
-    "without it two workers may run one slot: ask the broker's maker",
-)
+@_check("takeover of a client id", "without it two workers may run one slot: ask the broker's maker")
 async def _takeover(probe: _Probe) -> str:
     first = await probe.subscribed("taken", kept=_KEPT_SECONDS)
     second = await probe.open("taken", kept=_KEPT_SECONDS)
@@ -391,10 +382,7 @@ async def _receive_maximum(probe: _Probe) -> str:
     return "two at a time came, in their order"
 
 
-@_check(
-    "retained messages",
-    "switch them on: workers retain their notices",
-)
+@_check("retained messages", "switch them on: workers retain their notices")
 async def _retained(probe: _Probe) -> str:
     probe.check_available(Property.RETAIN_AVAILABLE)
     topic = probe.topic("retained")
@@ -413,10 +401,7 @@ async def _retained(probe: _Probe) -> str:
     return "one came to a later subscriber, and was removed"
 
 
-@_check(
-    "wills",
-    "without them a killed worker is missed only after adopt_seconds",
-)
+@_check("wills", "without them a killed worker is missed only after adopt_seconds")
 async def _wills(probe: _Probe) -> str:
     topic = probe.topic("will")
     watcher = await probe.open("watcher")
@@ -450,10 +435,7 @@ async def _packet_size(probe: _Probe) -> str:
     return f"a message of {size} bytes ({name}) came"
 
 
-@_check(
-    "SOURCE_TOPICs",
-    "allow the user of the workers to subscribe them, shared where events are not ORDERED",
-)
+@_check("SOURCE_TOPICs", "allow the user of the workers to subscribe them, shared where events are not ORDERED")
 async def _source_topics(probe: _Probe) -> str:
     events = [(route, event) for route in probe.routes for event in route.client_events]
     share = f"$share/{probe.settings.group}:probe-{probe.random}"

@@ -1,5 +1,7 @@
 """The sessions of a worker: its own, and those of each slot that it serves. The event loop only.
 
+`member` opens and closes slots; `mqtt.intake` takes the messages of one session.
+
 All that a worker publishes goes by its own connection, which is always read: PUBACKs of results must not wait behind
 messages that a busy route leaves unread. Each worker subscribes there for itself, not shared: what the group announces,
 the topics of read events (retained messages included), and replies. The session ends with the connection, so the

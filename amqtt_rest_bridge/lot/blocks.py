@@ -1,6 +1,7 @@
 """Makes the configurations and events of the model from blocks, and checks settings that depend on each other.
 
-Client events send requests; server events publish, read or wait for a reply.
+`loader` calls it for each block of a route, whose values `evaluation` has read: REST_API_CONFIG first. Client events
+send requests; server events publish, read or wait for a reply.
 """
 
 import re

@@ -1,4 +1,8 @@
-"""The settings of the route language, one row each: checks, messages and tables of the reference come from here."""
+"""The settings of the route language, one row each, by block (`PARAMETERS`).
+
+Checks, messages, completion in editors and the tables of the reference come from these rows. The default of a setting
+is that of its field in `model`.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""Texts with placeholders, parsed and checked for the place that they are used in. Pure."""
+"""Texts with placeholders, parsed and checked for the place that they are used in. Pure; `blocks` calls it."""
 
 import json
 import re
@@ -11,13 +11,7 @@ from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise, suspects
-from amqtt_rest_bridge.lot.placeholders.text import (
-    LoneBackslashError,
-    Place,
-    PlaceholderText,
-    dot_segments,
-    parse,
-)
+from amqtt_rest_bridge.lot.placeholders.text import LoneBackslashError, Place, PlaceholderText, dot_segments, parse
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name

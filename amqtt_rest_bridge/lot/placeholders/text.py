@@ -92,11 +92,7 @@ def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse what would add a level or a wildcard; a whole topic keeps its slashes."""
     text = as_text(placeholder, value)
     if _TOPIC_SPECIAL.search(text) or ("/" in text and placeholder.root != "topic"):
-        raise not_allowed(
-            placeholder,
-            "holds a character that would change the topic",
-            catalogue.NO_TOPIC_CHARACTERS,
-        )
+        raise not_allowed(placeholder, "holds a character that would change the topic", catalogue.NO_TOPIC_CHARACTERS)
     return text
 
 
