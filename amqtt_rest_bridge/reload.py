@@ -40,9 +40,9 @@ _LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed
 
 @dataclass(frozen=True, slots=True)
 class FirstLoad:
-    """The routes at the start, the texts that were parsed for them, and the files as they were before.
+    """Loaded routes, the texts that were parsed for them, and the files as they were before they were read.
 
-    `parsed` is as `ParsedTexts.dump` writes it; `beside` are the files that the routes refer to.
+    `parsed` is as `ParsedTexts.dump` writes it. `seen` are the route files, `beside` files that the routes refer to.
     """
 
     routes: tuple[Route, ...]
@@ -182,7 +182,7 @@ def routes_that_cannot_run(routes: Iterable[Route], settings: Settings) -> Itera
 
 
 class _FilesChangedError(Exception):
-    """The route files have changed since the look; they may have been read in part."""
+    """The route files have changed since they were looked at, so they may have been read in part."""
 
 
 class Reloader:
@@ -215,52 +215,52 @@ class Reloader:
         self._turn = asyncio.Lock()  # what was read earlier must not be used later
         self._use = use
         self._note = note
-        self._routes = first.routes
-        self._beside = first.beside
-        self._seen = first.seen | first.beside
+        self._routes = first.routes  # in use
+        self._beside = first.beside  # files that the routes refer to, as they were at the last load
+        self._read = first.seen | first.beside  # all files, as they were then
         self._asked = asyncio.Event()
         self._watches = self._has_ended = False
         self._failures = 0  # in a row, for reasons that may pass
-        self._looks = 0.0  # until the next try
+        self._looks_left = 0.0  # until the next try after such a failure
         self._reported: str | None = None  # why the last try failed
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
 
     async def run(self, seconds: float) -> None:
         """Reload on changes, found every `seconds` (0: never), and on request, until cancelled."""
         self._watches = seconds > 0
-        seen: Fingerprint = frozenset()
+        look: Fingerprint = frozenset()
         while True:
-            forced = await woken(self._asked, seconds or None)
-            before = seen
+            is_asked = await woken(self._asked, seconds or None)
+            before = look
             try:
-                seen = await asyncio.to_thread(fingerprint, self._paths, self._beside)
+                look = await asyncio.to_thread(fingerprint, self._paths, self._beside)
             except OSError as error:  # a folder that is gone in the middle of the look
                 if str(error) != self._reported:
                     log.info("route files could not be looked at: %s", error)
                 self._reported = str(error)
                 continue
-            if forced or seen != self._seen:
-                sizes = {path: size for path, size, *_ in seen}
-                is_less = any(sizes.get(path, -1) < size for path, size, *_ in self._seen)  # a file is shorter, or gone
-                if not forced and seen != before and is_less:
+            if is_asked or look != self._read:
+                sizes = {path: size for path, size, *_ in look}
+                is_less = any(sizes.get(path, -1) < size for path, size, *_ in self._read)  # a file is shorter, or gone
+                if is_less and look != before and not is_asked:
                     continue
                 self._failures, self._reported, self._faults = 0, None, ()
             else:
-                self._looks -= 1
-                if not self._failures or self._looks > 0:
+                self._looks_left -= 1
+                if not self._failures or self._looks_left > 0:
                     continue
             try:
-                await self.reload(None if forced else seen)
+                await self.reload(None if is_asked else look)
             except _FilesChangedError:
                 log.info("route files changed while they were read: they are read again")
 
-    async def reload(self, seen: Fingerprint | None = None) -> ReloadFailure | None:
-        """Load now; a set with errors, or one that cannot be used, changes nothing, is logged, and why is returned.
+    async def reload(self, look: Fingerprint | None = None) -> ReloadFailure | None:
+        """Load the files now and use them. On a failure nothing changes; it is logged and returned.
 
-        With `seen`, a look of `run`, files that have changed since raise `_FilesChangedError` and change nothing.
+        `look` is how `run` has found the files: if they have changed since, `_FilesChangedError` is raised.
         """
         async with self._turn:
-            failure = await self._reload(seen)
+            failure = await self._reload(look)
         if self._has_ended:
             return ReloadFailure(time.time(), 0, "the bridge stops")
         self._note(failure)
@@ -271,7 +271,7 @@ class Reloader:
         self._has_ended = True
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
-        """Load the files with some texts in their place, and use nothing of it; see `sources.read`.
+        """Load the files with other texts in the place of some, without using them; see `sources.read`.
 
         Raises:
             BridgeError: The files cannot be read, or the routes cannot be run.
@@ -285,17 +285,17 @@ class Reloader:
     @property
     def used(self) -> FirstLoad:
         """Return the routes in use and what was read for them, for another reloader to begin with."""
-        return FirstLoad(self._routes, self._loader.parsed, self._seen, self._beside)
+        return FirstLoad(self._routes, self._loader.parsed, self._read, self._beside)
 
-    async def _reload(self, seen: Fingerprint | None) -> ReloadFailure | None:
+    async def _reload(self, look: Fingerprint | None) -> ReloadFailure | None:
         try:
             beside = self._beside
-            self._seen = await asyncio.to_thread(fingerprint, self._paths, beside) if seen is None else seen
+            self._read = await asyncio.to_thread(fingerprint, self._paths, beside) if look is None else look
             loaded = await self._loader.load()
-            if seen is not None and seen != await asyncio.to_thread(fingerprint, self._paths, beside):
-                raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
+            if look is not None and look != await asyncio.to_thread(fingerprint, self._paths, beside):
+                raise _FilesChangedError  # noqa: TRY301  # for `run`
             self._beside = loaded.files
-            self._seen = (self._seen - beside) | loaded.files
+            self._read = (self._read - beside) | loaded.files
             await asyncio.to_thread(check_routes, loaded.routes, self._settings)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
@@ -320,7 +320,7 @@ class Reloader:
     def _failed(self, why: str, unexpected: Exception | None = None) -> ReloadFailure:
         """Return a failure that may pass; log each reason once."""
         self._failures += 1
-        self._looks = _LOOKS.delay(self._failures)
+        self._looks_left = _LOOKS.delay(self._failures)
         if why != self._reported:
             again = "it is retried" if self._watches else "SIGHUP retries it"
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)

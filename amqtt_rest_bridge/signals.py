@@ -52,7 +52,7 @@ class Signals:
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
+            signal.signal(number, self._receive)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake `wait` on this loop from now on."""
@@ -70,7 +70,7 @@ class Signals:
         watchdog.daemon = True
         watchdog.start()
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number)
         if self.received is not None:
             self._last_words(f"rest-bridge: error: {name.name} while shutting down: ended at once")
