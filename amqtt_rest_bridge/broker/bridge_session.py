@@ -1,11 +1,12 @@
-"""Sessions of the bridge at the endpoint of its broker, and their connections. The broker's loop only.
+"""Sessions of the bridge at the `endpoint` of its broker, and their connections. The broker's loop only.
 
-A session holds the bridge's subscriptions, the messages that wait, and those in flight. A kept session outlives its
-connection: unacknowledged messages are sent again, with DUP, on the next one. The messages of lossless events are on
-disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
+A session holds subscriptions, the messages that wait, and those in flight, which were sent and not acknowledged. A kept
+session outlives its connection: messages in flight are sent again, with DUP, on the next one. The messages of lossless
+events are on disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
 
-A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop. The
-socket is not read while the bridge publishes faster than amqtt takes messages. Messages wait while its buffer is full.
+A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop.
+While the bridge publishes faster than amqtt takes messages, the socket is not read. While the socket's buffer is full,
+messages wait in their session.
 """
 
 import asyncio
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ENTRY_BYTES: Final = 300  # memory of a message that waits, beside its topic and payload
-_MOST_UNKEPT: Final = 10_000  # messages that wait in a session that is not kept ...
-_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or those of two messages of the largest size
+_MOST_UNKEPT: Final = 10_000  # messages that wait in a session that is not kept
+_MOST_UNKEPT_BYTES: Final = 8 << 20  # of such messages, or the bytes of two messages of the largest size
 _UNSENT_BYTES: Final = 1 << 20  # in the buffer of the socket; beyond it messages wait in their session
-_MOST_WRITTEN: Final = 64  # packets written in one iteration of the loop ...
-_MOST_WRITTEN_BYTES: Final = 64 << 10  # ... and their bytes; the last one may exceed them
-_MOST_PACKETS: Final = 32  # taken in one iteration of the loop, which has clients to serve
+_MOST_WRITTEN: Final = 64  # packets written in one iteration of the loop
+_MOST_WRITTEN_BYTES: Final = 64 << 10  # of such packets; the last one may exceed them
+_MOST_PACKETS: Final = 32  # read in one iteration of the loop, which has clients to serve
 
 
 class EventSubscription(Struct, eq=False):
@@ -112,16 +113,16 @@ class BridgeSession:
     """A session of the bridge.
 
     Args:
+        endpoint: Counts the messages that are dropped because too many wait.
         client_id: Its name.
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Keys of the messages on disk that are in flight, shared by all sessions.
-        drop: Called with each message that is dropped because too many wait.
         least_bytes: Bytes that may wait in a session that is not kept, if more than 8 MiB.
     """
 
     def __init__(
-        self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str], drop: Callable[[Entry], None],
+        self, endpoint: "Endpoint", client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str],
         least_bytes: int = 0,
     ) -> None:  # fmt: skip
         self.client_id = client_id
@@ -138,7 +139,7 @@ class BridgeSession:
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
         self._keys_in_flight = keys
-        self._drop = drop
+        self._endpoint = endpoint
         self._refused: deque[Entry] = deque()  # messages that were not kept, to be sent with their failures
         self._refused_bytes = 0
         self._to_resend: deque[int] = deque()  # packet ids to send again, before `waiting`
@@ -180,7 +181,10 @@ class BridgeSession:
 
     def send(self, entry: Entry) -> None:
         """Send a message now."""
-        packet_id = self._free_id()
+        packet_id = self._last_id % 65_535 + 1
+        while packet_id in self.in_flight:
+            packet_id = packet_id % 65_535 + 1
+        self._last_id = packet_id
         self.in_flight[packet_id] = entry
         if entry.key is not None:
             self._keys_in_flight.add(entry.key)
@@ -223,7 +227,7 @@ class BridgeSession:
         while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_waiting_bytes):
             dropped = self.waiting.popleft()
             self.waiting_bytes -= dropped.size
-            self._drop(dropped)
+            self._endpoint.drop(dropped)
 
     def resume(self) -> None:
         """Send refused messages, then those to be sent again, then `waiting`, until the connection is full."""
@@ -262,7 +266,7 @@ class BridgeSession:
         """Send a message with the failure that ends it, before those that wait; drop it if too many are refused."""
         entry.refused, entry.is_late = failure_property(failure), True
         if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
-            self._drop(entry)
+            self._endpoint.drop(entry)
             return
         self._refused.append(entry)
         self._refused_bytes += entry.size
@@ -318,12 +322,6 @@ class BridgeSession:
         connection = self.connection
         return connection is not None and len(self.in_flight) < self._most_in_flight and connection.takes_more
 
-    def _free_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self.in_flight:
-                return self._last_id
-
 
 def failure_property(failure: CallError) -> str:
     """Write a failure as the property `rest-bridge-refused`."""
@@ -359,8 +357,7 @@ class BridgeConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._flush_is_due = False  # `_flush` runs at the end of this iteration
         self._is_full = False  # the socket's buffer
-        self._is_reading = True
-        self._take_is_due = False
+        self._processing_is_due = False  # `process_packets` runs in the next iteration
 
     @property
     def takes_more(self) -> bool:
@@ -371,7 +368,7 @@ class BridgeConnection(asyncio.Protocol):
     @property
     def is_reading(self) -> bool:
         """Return whether the socket is read."""
-        return self._is_reading
+        return self._transport.is_reading()
 
     def write(self, packet: bytes) -> None:
         """Send a packet in the next lull of the loop."""
@@ -383,9 +380,9 @@ class BridgeConnection(asyncio.Protocol):
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
-    def take(self) -> None:
-        """Hand received packets to the endpoint while the bridge may publish, at most 32 in one iteration."""
-        self._take_is_due = False
+    def process_packets(self) -> None:
+        """Have the endpoint act on received packets while the bridge may publish, at most 32 in one iteration."""
+        self._processing_is_due = False
         left = _MOST_PACKETS
         try:
             while left and not self._transport.is_closing() and self._endpoint.has_room():
@@ -393,7 +390,7 @@ class BridgeConnection(asyncio.Protocol):
                     break
                 left -= 1
                 self.is_leaving = self.is_leaving or isinstance(packet, Disconnect)
-                self._endpoint.handle_packet(self, packet)
+                self._endpoint.act_on(self, packet)
         except PacketError as error:
             log.error("the bridge sent its broker what MQTT does not allow: %s", error)  # noqa: TRY400  # the fact is enough
             self.write(packets.disconnect(error.code))
@@ -404,13 +401,18 @@ class BridgeConnection(asyncio.Protocol):
             self._transport.close()
             return
         if not left:
-            self._take_soon()
-        self._set_reading(left > 0 and self._endpoint.has_room())
+            self._process_soon()
+        if self._transport.is_closing():
+            return
+        if left and self._endpoint.has_room():
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def resume(self) -> None:
         """Take packets again: the bridge may publish."""
-        if not self._is_reading:
-            self._take_soon()
+        if not self.is_reading:
+            self._process_soon()
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -428,8 +430,8 @@ class BridgeConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decode the bytes, and take their packets."""
         self._decoder.feed(data)
-        if not self._take_is_due:
-            self.take()
+        if not self._processing_is_due:
+            self.process_packets()
 
     def pause_writing(self) -> None:
         """Write no more: messages wait in their session."""
@@ -451,15 +453,7 @@ class BridgeConnection(asyncio.Protocol):
             if not self._is_full:
                 self.on_writable()
 
-    def _take_soon(self) -> None:
-        if not self._take_is_due:
-            self._take_is_due = True
-            self._loop.call_soon(self.take)
-
-    def _set_reading(self, wanted: bool) -> None:
-        if wanted != self._is_reading and not self._transport.is_closing():
-            self._is_reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+    def _process_soon(self) -> None:
+        if not self._processing_is_due:
+            self._processing_is_due = True
+            self._loop.call_soon(self.process_packets)

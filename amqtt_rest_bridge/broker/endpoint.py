@@ -1,27 +1,22 @@
 """`Endpoint` is a small MQTT 5 broker with one client: the bridge of this broker, which connects by a private socket.
 
+Messages come from `incoming`, and go to the bridge by way of its sessions (`bridge_session`). Publications of the
+bridge go to `publisher`. `mqtt.private` defines what MQTT 5 has no packet or property for. The broker's loop only.
+
 The broker process does not know the routes: the bridge subscribes to what its routes need. Kept sessions and their
 subscriptions stay while the bridge is away. Messages for such a session wait: those of lossless events on disk
 (`lossless`), the others in memory, up to `queue_bytes`. Messages beyond that are dropped and counted. When a session
-connects again, messages that were sent and not acknowledged are sent again, with DUP. The broker's loop only.
-
-`mqtt.private` defines what MQTT 5 has no packet or property for.
+connects again, messages that were sent and not acknowledged are sent again, with DUP.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import secrets
 import shutil
-import socket
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from pathlib import Path
-from stat import S_ISDIR, S_ISSOCK
 from typing import Any, Final
 
 from msgspec import json
@@ -36,6 +31,7 @@ from amqtt_rest_bridge.broker.bridge_session import (
     failure_property,
 )  # fmt: skip
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
+from amqtt_rest_bridge.broker.private_socket import bind_private_socket
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
@@ -53,7 +49,6 @@ from amqtt_rest_bridge.mqtt.private import (
     ROUTE,
     UNMATCHED_TOPIC,
     BrokerState,
-    PrivateAddress,
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.standard import Code, Property
@@ -65,16 +60,13 @@ log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in two iterations of the loop
 _MOST_PUBLISHED_BYTES: Final = 8 << 20  # of these publications; beyond it the bridge is not read
-_MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
-_LONGEST_KNOWN: Final = 256  # ... if they have at most so many characters
+_MOST_KNOWN: Final = 1024  # topics whose receivers are cached
+_LONGEST_KNOWN: Final = 256  # characters of such a topic
 _RETAINED_AT_ONCE: Final = 100  # retained messages compared with filters in one iteration of the loop
-_LOOK_SECONDS: Final = 0.005  # between two looks at a session that is sending retained messages ...
-_LOOKS: Final = 200  # ... and how many; after them its SUBSCRIBE is answered although some still wait
+_LOOK_SECONDS: Final = 0.005  # between two looks at a session that is sending retained messages
+_LOOKS: Final = 200  # after so many, SUBACK is sent although some messages still wait
 _QUIET_SECONDS: Final = 1.0  # between two states sent to the bridge, and between two lines about dropped messages
 _MOST_ERRORS: Final = 100  # waiting to be sent to the bridge; further ones are not reported
-_LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
-_FOLDER: Final = "rest-bridge-"  # prefix of the name of the socket's folder
-_NEW_SECONDS: Final = 60.0  # the broker of a younger folder may not listen yet
 
 
 class Endpoint:
@@ -115,7 +107,8 @@ class Endpoint:
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._ready_session: BridgeSession | None = None  # which said that the bridge is ready
         self._heard = False  # whether a packet has come since `has_heard` was last called
-        self._wants_retained: list[tuple[EventSubscription, Callable[[], None]]] = []  # with what sends SUBACK
+        # Subscriptions that are to get retained messages; then their SUBACK, with this packet id, is sent.
+        self._wants_retained: list[tuple[EventSubscription, BridgeConnection, int]] = []
         self._retained_task: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drop_warnings = LineLimit(_QUIET_SECONDS)
@@ -125,7 +118,7 @@ class Endpoint:
         self._last_state: BrokerState | None = None
         self._state_sent_at = 0.0
         self._state_timer: asyncio.TimerHandle | None = None
-        self._socket, self.address = _bind_socket()
+        self._socket, self.address = bind_private_socket()
 
     # Served and closed.
 
@@ -151,7 +144,7 @@ class Endpoint:
         if self.address.folder is not None:
             shutil.rmtree(self.address.folder, ignore_errors=True)
 
-    # What the broker says.
+    # Called by the broker's side.
 
     def offer(
         self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (), first: float | None = None
@@ -207,8 +200,6 @@ class Endpoint:
             self._errors.append((route, code, message))
         self._send_state_soon()
 
-    # What the broker asks.
-
     def has_heard(self) -> bool:
         """Return whether the bridge has sent a packet since the last call, or is not being read at present."""
         heard, self._heard = self._heard, False
@@ -223,7 +214,7 @@ class Endpoint:
                     count.update({one.name[0] for one in entry.subscriptions if one.name is not None})
         return dict(count)
 
-    # What a connection asks and says.
+    # Called by connections and sessions.
 
     def has_room(self) -> bool:
         """Return whether the bridge may publish more."""
@@ -233,7 +224,7 @@ class Endpoint:
         """Note a new connection."""
         self._connections[connection] = None
 
-    def handle_packet(self, connection: BridgeConnection, packet: Any) -> None:
+    def act_on(self, connection: BridgeConnection, packet: Any) -> None:
         """Act on a packet of the bridge; raises `PacketError` for one that MQTT does not allow here."""
         self._heard = True
         session = self._connections[connection]
@@ -248,7 +239,7 @@ class Endpoint:
                 case Acknowledged(kind=standard.PUBACK, packet_id=packet_id):
                     session.acknowledged(packet_id)
                 case private.Subscribe():
-                    self._subscribe(session, packet, lambda: connection.write(private.suback(packet.packet_id)))
+                    self._subscribe(connection, session, packet)
                 case private.Unsubscribe():
                     self._unsubscribe(session, _subscription_key(session, packet))
                     connection.write(private.unsuback(packet.packet_id))
@@ -288,11 +279,11 @@ class Endpoint:
         is_there = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
+                self,
                 packet.client_id,
                 packet.is_kept,
                 self._lossless,
                 self._keys_in_flight,
-                self._drop,
                 2 * self._max_message_bytes,
             )
         if (before := session.connection) is not None:
@@ -302,10 +293,10 @@ class Endpoint:
         connection.write(private.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
-    def _subscribe(self, session: BridgeSession, packet: private.Subscribe, answer: Callable[[], None]) -> None:
-        """Subscribe, and call `answer`. If retained messages are wanted, they are sent before the answer."""
+    def _subscribe(self, connection: BridgeConnection, session: BridgeSession, packet: private.Subscribe) -> None:
+        """Subscribe, and send SUBACK. If retained messages are wanted, they are sent before it."""
         if not packet.retained:
-            answer()
+            connection.write(private.suback(packet.packet_id))
         key = _subscription_key(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
         wanted = EventSubscription(
@@ -323,9 +314,13 @@ class Endpoint:
                 if wanted.lossless is None:
                     self._lossless.adopt(name, session)
                 else:
-                    self._lossless.subscribe(_lossless_event(name, wanted), session)
+                    most, most_bytes, size, seconds = wanted.lossless.split()
+                    event = LosslessEvent(
+                        *name, wanted.topic_filter, int(most), int(most_bytes), int(size), float(seconds)
+                    )
+                    self._lossless.subscribe(event, session)
         if packet.retained:
-            self._wants_retained.append((wanted, answer))
+            self._wants_retained.append((wanted, connection, packet.packet_id))
             if self._retained_task is None:
                 self._retained_task = asyncio.create_task(self._send_retained())
         if packet.topic_filter == BROKER_TOPIC:
@@ -343,12 +338,20 @@ class Endpoint:
             session.forget(subscription)
 
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
+        """Queue a publication of the bridge, which is acknowledged after its turn; or note that the bridge is ready."""
         packet_id = packet.packet_id or 0
         acknowledgement = packets.acknowledgement(standard.PUBACK, packet_id)
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
         # Without OWN it is the result of a route, whose topic a caller may have chosen.
         if packet.topic == READY_TOPIC and OWN in user:
-            self._bridge_is_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
+            events = {(route, event) for route, event in json.decode(packet.payload)}
+            for subscription in list(self._by_key.values()):
+                if subscription.name is not None and subscription.name not in events:  # of an earlier bridge
+                    self._unsubscribe(subscription.session, subscription.key)
+            self._ready_session = self._connections[connection]
+            self.ready.set()
+            if self._lossless is not None:
+                self._lossless.bridge_is_ready()
             connection.write(acknowledgement)
             return
         qos = user.get(QOS)
@@ -365,16 +368,6 @@ class Endpoint:
             connection.resume()
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
-
-    def _bridge_is_ready(self, connection: BridgeConnection, events: Collection[EventName]) -> None:
-        """Set `ready`: the bridge has subscribed these events. Unsubscribe all others, which an earlier bridge had."""
-        for subscription in list(self._by_key.values()):
-            if subscription.name is not None and subscription.name not in events:
-                self._unsubscribe(subscription.session, subscription.key)
-        self._ready_session = self._connections[connection]
-        self.ready.set()
-        if self._lossless is not None:
-            self._lossless.bridge_is_ready()
 
     # Messages on their way to sessions.
 
@@ -412,7 +405,7 @@ class Endpoint:
         if not session.is_kept or message is None or session.waiting_bytes + entry.size <= self._queue_bytes:
             session.wait(entry)
         elif session.connection is None:
-            self._drop(entry)
+            self.drop(entry)
         else:
             bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
             failure = QUEUE_BYTES_FULL.error(
@@ -420,7 +413,8 @@ class Endpoint:
             )
             session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
 
-    def _drop(self, entry: Entry) -> None:
+    def drop(self, entry: Entry) -> None:
+        """Count and log a message that is dropped because too many wait."""
         self.dropped += 1
         self._send_state_soon()
         if count := self._drop_warnings.count():
@@ -434,17 +428,20 @@ class Endpoint:
         try:
             while self._wants_retained:
                 wanting, self._wants_retained = self._wants_retained, []
-                index = TopicIndex([(one.topic_filter, one) for one, _ in wanting])
+                index = TopicIndex([(one.topic_filter, one) for one, _, _ in wanting])
                 for number, (topic, payload) in enumerate(self._retained(), start=1):
                     for one in index[topic]:
                         entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
                         self._put(one.session, entry)
                     if number % _RETAINED_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                for session in {one.session for one, _ in wanting}:
-                    await _wait_until_sent(session)
-                for _, answer in wanting:
-                    answer()
+                for session in {one.session for one, _, _ in wanting}:
+                    for _ in range(_LOOKS):
+                        if not session.waiting:
+                            break
+                        await asyncio.sleep(_LOOK_SECONDS)
+                for _, connection, packet_id in wanting:
+                    connection.write(private.suback(packet_id))
         finally:
             self._retained_task = None
 
@@ -473,55 +470,7 @@ class Endpoint:
             self._send_state_soon()
 
 
-async def _wait_until_sent(session: BridgeSession) -> None:
-    """Wait until the queue of a session is empty, for a second at most."""
-    for _ in range(_LOOKS):
-        if not session.waiting:
-            return
-        await asyncio.sleep(_LOOK_SECONDS)
-
-
 def _subscription_key(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:
     """Return `EventSubscription.key` of the subscription that a packet is about."""
     route = packet.user.get(ROUTE)
     return (session.client_id, packet.topic_filter) if route is None else ("event", route, packet.user[EVENT])
-
-
-def _lossless_event(name: EventName, wanted: EventSubscription) -> LosslessEvent:
-    most, most_bytes, batch_size, batch_seconds = (wanted.lossless or "").split()
-    return LosslessEvent(*name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
-
-
-def _bind_socket() -> tuple[socket.socket, PrivateAddress]:
-    """Listen at a Unix socket in a folder of mode 0700, or without such sockets at a local port with a password."""
-    if hasattr(socket, "AF_UNIX"):
-        _remove_dead_folders()
-        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-        path = folder / "socket"
-        if len(bytes(path)) <= _LONGEST_PATH:
-            unix = socket.socket(socket.AF_UNIX)
-            unix.bind(str(path))
-            unix.listen()
-            return unix, PrivateAddress(path)
-        folder.rmdir()
-    local = socket.socket()
-    local.bind(("127.0.0.1", 0))
-    local.listen()
-    return local, PrivateAddress(None, local.getsockname()[1], secrets.token_urlsafe(32))
-
-
-def _remove_dead_folders() -> None:
-    """Remove the folders of brokers that were killed: no process listens at their sockets."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/socket"):
-        with contextlib.suppress(OSError):
-            folder, status = path.parent.lstat(), path.lstat()  # no link leads elsewhere
-            is_own = S_ISDIR(folder.st_mode) and S_ISSOCK(status.st_mode) and folder.st_uid == os.geteuid()
-            if not is_own or time.time() - status.st_mtime < _NEW_SECONDS:
-                continue
-            try:
-                with socket.socket(socket.AF_UNIX) as sock:
-                    sock.setblocking(False)
-                    sock.connect(str(path))
-            except ConnectionRefusedError:
-                path.unlink()
-                path.parent.rmdir()

@@ -114,7 +114,7 @@ class Accepting:
     def connection_opened(self, connection: BridgeConnection) -> None:
         """Do nothing."""
 
-    def handle_packet(self, connection: BridgeConnection, packet: Any) -> None:
+    def act_on(self, connection: BridgeConnection, packet: Any) -> None:
         """Do nothing."""
 
     def connection_ended(self, connection: BridgeConnection) -> None:
