@@ -1,7 +1,6 @@
-"""The bridge inside an amqtt broker: builds the parts, hands them to each other, and amqtt's hooks to them.
+"""`RestBridgePlugin`, the plugin of amqtt: it builds the parts of the broker's side, and passes amqtt's hooks to them.
 
-No logic of its own. Everything here runs on the broker's loop and never blocks it, but the constructor: amqtt calls it
-before its loop serves clients.
+Everything runs on the broker's loop. Only the constructor blocks: amqtt calls it before its loop serves clients.
 """
 
 import asyncio
@@ -63,10 +62,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         with _logging_the_reason(), contextlib.ExitStack() as opened:
             check_settings(settings)
             self._draining = Draining(broker)
-            self._statuses = Statuses(lambda status: self._publisher.put(status, 1, own=True, done=_nothing))
-            self._publisher = Publisher(
-                context.broadcast_message, context.retain_message, self._draining.delivered, self._statuses.amended
-            )
+            self._statuses = Statuses()
+            self._publisher = Publisher(context, self._draining, self._statuses)
             self._lossless = self._lossless_in(opened)
             retained = partial(retained_messages, broker)
             queue_bytes, most = int(settings.queue_bytes), int(settings.max_message_bytes)
@@ -74,8 +71,14 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             """Where the bridge connects."""
             opened.callback(self.endpoint.close)
             self.endpoint.on_away = self._statuses.bridge_went_away
-            self.bridge = self._bridge()
+            self.bridge: BridgeChild | BridgeTasks
             """The bridge, a child process or tasks of this loop."""
+            if settings.processes:
+                self.bridge = BridgeChild(settings, self.endpoint, self.times, self.spawn)
+            else:
+                from amqtt_rest_bridge import plugin_bridge  # which takes 20 MB
+
+                self.bridge = plugin_bridge.BridgeTasks(settings, self.endpoint.address)
             opened.callback(self.bridge.release)
             self.supervisor = Supervisor(self._statuses.report_broken, self.times.tasks)
             """Runs the tasks of the broker's side."""
@@ -113,7 +116,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._command_topics.begin()
         keep = self.supervisor.keep
         keep("publishing", self._publisher.run)
-        keep("statuses", lambda: self._statuses.run(self.endpoint.ready))
+        keep("statuses", lambda: self._statuses.run(self.endpoint.ready, self._publisher))
         if self._lossless is not None:
             keep("lossless", self._lossless.run)
             keep("spool", self._lossless.tidy)
@@ -175,17 +178,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             spool, partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker), time.time,
             lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
         )  # fmt: skip
-
-    def _bridge(self) -> "BridgeChild | BridgeTasks":
-        if self.config.processes:
-            return BridgeChild(self.config, self.endpoint, self.times, self.spawn)
-        from amqtt_rest_bridge.plugin_bridge import BridgeTasks  # which takes 20 MB
-
-        return BridgeTasks(self.config, self.endpoint.address)
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Messages of lossless routes that wait for the ACL: is their publisher permitted to publish on their topic?
+"""Messages of lossless routes that wait for the ACL: may their publisher publish on their topic?
 
-The broker's loop alone. Such a message is on disk already and acknowledged, so an ACL that fails is asked again, and
-one that does not answer holds up the messages of that publisher alone.
+`lossless` has written such a message to disk, and amqtt has acknowledged it. So an ACL that fails is asked again, and
+one that does not answer holds up only the messages of that publisher. The broker's loop only.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class AclQueue:
         self._keeper = keeper
         self._may_publish = may_publish
         self._times = times
+        self._slow = f"has not said for {times.slow:g} s"
         self._queues: dict[Publisher, deque[Undecided]] = {}
         self._tasks: asyncio.TaskGroup | None = None  # one for each queue, while `run` does
         self._complaints = LineLimit(_QUIET_SECONDS)
@@ -116,7 +117,9 @@ class AclQueue:
         session, loop = undecided.session, asyncio.get_running_loop()
         if session.username != undecided.username:
             session = publisher_of(session.client_id, undecided.username)
-        report_slow = loop.call_later(self._times.slow, self._report_slow, undecided)
+        slow = loop.call_later(
+            self._times.slow, self._report, undecided, "acl_slow", self._slow, "its messages wait for the answer"
+        )
         try:
             if await self._may_publish(session, undecided.topic):
                 self._keeper.permitted(undecided)
@@ -127,11 +130,7 @@ class AclQueue:
             undecided.failures += 1
             loop.call_later(self._times.failed.delay(undecided.failures), self.add, undecided)
         finally:
-            report_slow.cancel()
-
-    def _report_slow(self, undecided: Undecided) -> None:
-        waited = f"has not said for {self._times.slow:g} s"
-        self._report(undecided, "acl_slow", waited, "its messages wait for the answer")
+            slow.cancel()
 
     def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""

@@ -381,7 +381,7 @@ class BridgeConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def process_packets(self) -> None:
-        """Have the endpoint act on received packets while the bridge may publish, at most 32 in one iteration."""
+        """Pass received packets to the endpoint while the bridge may publish, at most 32 in one iteration."""
         self._processing_is_due = False
         left = _MOST_PACKETS
         try:

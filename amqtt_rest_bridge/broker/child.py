@@ -1,8 +1,9 @@
-"""`BridgeChild`: the bridge as a child process of the broker: started, watched, started again, stopped.
+"""`BridgeChild`: the bridge as a child process of the broker, which starts, watches, restarts and stops it.
 
-The two talk MQTT at the endpoint, and `broker.control` about everything else. A bridge that ends is started again at
-once, then after 1, 2, 4 ... 30 s, with the routes that it has used last: what the route files say by then changes
-nothing. One that is silent for 30 s hangs, and is killed. The broker's loop only; the constructor blocks.
+Both speak MQTT at the endpoint, and `control` about everything else. `plugin_bridge` is what the child runs. A bridge
+that ends is started again at once, then after 1, 2, 4 ... 30 s, with the routes that it used last, even if the route
+files have changed. A bridge that is silent for 30 s hangs, and is killed. The broker's loop only; the constructor
+blocks.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MODULE: Final = "amqtt_rest_bridge.plugin_bridge"
-_MOST_SILENT: Final = 6  # looks in a row that find nothing from a bridge, which then hangs: 30 s with `Times.ping`
+_MOST_SILENT: Final = 6  # looks in a row without a packet, after which a bridge hangs: 30 s with `Times.ping`
 _END_SECONDS: Final = 1.0  # for a process to end once its control socket is closed
 _RESULTS_SECONDS: Final = 1.5  # beyond its grace, for a bridge that stops to publish its results
 
@@ -65,7 +66,7 @@ def spawn_bridge(theirs: socket.socket) -> RunningProcess:
 
 
 class _EndedError(ConfigurationError):
-    """The bridge ended during the start, as one does that is killed: another may start."""
+    """The bridge ended while it started, as if it was killed: the next one may start."""
 
     def __init__(self) -> None:
         super().__init__("the bridge process ended while it started; its output says why")
@@ -77,7 +78,7 @@ class _Child:
     def __init__(self, spawn: Spawn, start: Start) -> None:
         self.socket, theirs = socket.socketpair()
         self.unsent = written(start)
-        """What the process is to be sent first; empty once it was."""
+        """What is to be sent to the process first; empty once it was sent."""
         try:
             with theirs:
                 self.process = spawn(theirs)
@@ -166,7 +167,7 @@ class BridgeChild:
             child.socket.sendall(child.unsent)
             child.unsent = b""
             while (message := read_now(child.socket, deadline)) is not None:
-                self._take(message)
+                self._receive(message)
                 if isinstance(message, Failed):
                     raise message.error()
                 if isinstance(message, Loaded):
@@ -194,7 +195,14 @@ class BridgeChild:
         """Connect the bridge, watch it, and start it again whenever it ends; return once it was stopped."""
         while not self._stopping.is_set():
             if self._child is None:
-                self._child = await self._started_again()
+                try:
+                    self._child = await asyncio.to_thread(self._spawned)
+                    self._endpoint.note_restart()
+                except OSError as error:  # processes or descriptors may have run out
+                    delay = self._restarts.ended()
+                    what = "the bridge process cannot be started: %s; tried again in %.0f s"
+                    log.error(what, error, delay)  # noqa: TRY400  # the reason is all
+                    await self._pause(delay)
                 continue
             child = self._child
             await self._talk(child)
@@ -203,24 +211,14 @@ class BridgeChild:
             status = await asyncio.to_thread(child.end)
             self._child = None
             delay = self._restarts.ended()
+            why = f", killed by signal {-status}" if status < 0 else ""
+            if self._failure is not None:
+                why = f": {self._failure}"
             log.error(
-                "the bridge process (pid %d) ended%s; it is started again %s",
-                child.process.pid, _why(self._failure, status), _when(delay),
-            )  # fmt: skip
+                "the bridge process (pid %d) ended%s; it is started again %s", child.process.pid, why, _when(delay)
+            )
             await self._pause(delay)
         self._ended.set()
-
-    async def _started_again(self) -> _Child | None:
-        """Start the bridge again; None, after a while, where it cannot be started."""
-        try:
-            child = await asyncio.to_thread(self._spawned)
-        except OSError as error:  # processes or descriptors may have run out
-            delay = self._restarts.ended()
-            log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
-            await self._pause(delay)
-            return None
-        self._endpoint.note_restart()
-        return child
 
     async def _pause(self, delay: float) -> None:
         """Wait so many seconds, or until the bridge is stopped."""
@@ -229,7 +227,7 @@ class BridgeChild:
                 await self._stopping.wait()
 
     async def _talk(self, child: _Child) -> None:
-        """Connect a bridge, and take what it says until its control socket ends."""
+        """Connect a bridge, and receive its messages until its control socket ends."""
         child.socket.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=child.socket.dup())
         watching = asyncio.create_task(self._kill_if_silent(child))
@@ -237,7 +235,7 @@ class BridgeChild:
             self._writer.write(child.unsent + written(Connect()))
             child.unsent = b""
             while (message := await read(reader)) is not None:
-                self._take(message)
+                self._receive(message)
         finally:
             watching.cancel()
             self._writer.close()
@@ -247,7 +245,7 @@ class BridgeChild:
     async def _kill_if_silent(self, child: _Child) -> None:
         """Kill a bridge that hangs.
 
-        Looks are counted, not seconds: a broker that was stopped for a while and goes on has looked once.
+        Looks are counted, not seconds, so that a broker that was suspended for a while has looked once.
         """
         silent = 0
         while True:
@@ -261,7 +259,8 @@ class BridgeChild:
                 os.kill(child.process.pid, signal.SIGKILL)
                 return
 
-    def _take(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
+        """Log a record of the bridge, or note that it has loaded its routes or cannot run."""
         match message:
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
@@ -278,7 +277,7 @@ class BridgeChild:
     async def reload(self) -> None:
         """Read the route files again; return once that has succeeded or failed, which is in the log.
 
-        While the bridge is away, return at once: it does so when it is back.
+        If the bridge is away, return at once: it reads them when it is back.
         """
         if self._writer is None:
             self._reload_missed = True
@@ -317,9 +316,3 @@ class BridgeChild:
 
 def _when(delay: float) -> str:
     return f"in {delay:.0f} s" if delay else "at once"
-
-
-def _why(failure: str | None, status: int) -> str:
-    if failure is not None:
-        return f": {failure}"
-    return f", killed by signal {-status}" if status < 0 else ""

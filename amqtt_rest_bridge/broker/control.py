@@ -1,8 +1,8 @@
-"""The control socket between a broker and its bridge: what the two say to each other beside MQTT.
+"""The messages of the control socket between a broker (`child`) and its bridge (`plugin_bridge`), beside MQTT.
 
-A message is one of the classes below, pickled, behind its length. Each end is a process of ours that the other one has
-started, or was started by, so pickles are safe. The broker says `Start`, `Connect`, `Reload`, `Stop`; the bridge says
-`Loaded`, `Failed` and `Log`. The end of the socket is the end of the other process.
+The broker sends `Start`, `Connect`, `Reload` and `Stop`; the bridge sends `Loaded`, `Failed` and `Log`. A message is
+pickled, behind its length. Pickles are safe here, since one process has started the other. The end of the socket is the
+end of the other process.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to the endpoint, which answers now."""
+    """Connect to the endpoint, which answers from now on."""
 
 
 @dataclass(frozen=True, slots=True)

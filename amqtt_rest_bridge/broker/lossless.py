@@ -1,8 +1,9 @@
 """Lossless routes: a message is written to disk before amqtt acknowledges it, and stays there until its call has ended.
 
-amqtt starts the hook `mqtt_packet_received` before the task that handles the packet. So what the hook does before its
-first `await` is done before the PUBACK (PUBREC), and before amqtt asks the ACL. The message is written first. Then the
-ACL, if there is one, is asked, and the message is sent to the bridge or removed.
+`Lossless.on_packet` is amqtt's hook `mqtt_packet_received`. amqtt starts it before the task that acts on the packet. So
+what the hook does before its first `await` is done before the PUBACK (PUBREC), and before amqtt asks the ACL. The
+message is written first (`store.spool`). Then the ACL, if there is one, is asked (`acl`), and the message is sent to
+the bridge (`bridge_session`) or removed.
 
 A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them. The rows of
 an event are put into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one.
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 _EXACTLY_ONCE: Final = 2
 _FLUSH_SECONDS: Final = 0.01  # how long the rows of ended calls may stay on disk
 _FLUSHES: Final = 100  # between two checkpoints of the spool
-_MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads held in memory for the ACL; others are read from disk later
+_MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads in memory that wait for the ACL; others are read from disk later
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ class Lossless:
         if session is None or not isinstance(packet, PublishPacket):
             return
         topic, data = packet.topic_name, packet.data
-        found = self._find(topic) if topic else ()
+        found = self._subscriptions_for(topic) if topic else ()
         if not found or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
             return  # amqtt refuses such topics
         if _is_repeated(packet, session):
@@ -246,7 +247,7 @@ class Lossless:
 
         These are wills, results of routes and publications of plugins. amqtt has already asked the ACL.
         """
-        found = [one for one in self._find(topic) if one.event.name not in taken]
+        found = [one for one in self._subscriptions_for(topic) if one.event.name not in taken]
         if found:
             self._keep_and_put(found, message_at(topic, bytes(payload), self._clock(), first), hops)
 
@@ -269,7 +270,7 @@ class Lossless:
             self._spool.forget(key)
 
     async def run(self) -> None:
-        """Ask the ACL about what waits for it, until cancelled; may be run again."""
+        """Ask the ACL about the messages that wait for it, until cancelled; may be run again."""
         await self._acl.run()
 
     async def tidy(self) -> None:
@@ -302,7 +303,7 @@ class Lossless:
         for route in {name[0] for name in names if name is not None}:
             self._report_error(route, code, what)
 
-    def _find(self, topic: str) -> tuple[_Subscription, ...]:
+    def _subscriptions_for(self, topic: str) -> tuple[_Subscription, ...]:
         if self._index is None:
             self._index = TopicIndex((one.event.topic_filter, one) for one in self._subscriptions.values())
         return self._index[topic]

@@ -1,11 +1,10 @@
-"""What is published of the routes while the bridge cannot publish it. The broker's loop only."""
+"""The statuses of routes, as they are published while the bridge is away or broken. The broker's loop only."""
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.catalogue import BRIDGE_RESTARTED, INTERNAL_ERROR
 from amqtt_rest_bridge.engine.statistics import RouteError
@@ -13,11 +12,14 @@ from amqtt_rest_bridge.engine.status_reporter import STATUS_TOPICS
 from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.times import rfc3339
 
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.broker.publisher import Publisher
+
 log = logging.getLogger(__name__)
 
 AWAY: Final = "the bridge is away, and being started again; until then messages wait"
 _STATUS: Final = "/status"
-_LAST: Final = b"last"  # in the place of a payload: that of the last status, once the publication has its turn
+_LAST: Final = b"last"  # a payload that `amended` replaces by the last status, when the publication has its turn
 
 
 class Statuses:
@@ -25,23 +27,16 @@ class Statuses:
 
     While the bridge is away, or a task of the broker's side keeps failing, only this side can say so.
     A bridge that publishes no statuses (`status_seconds: 0`) has none that could be Red.
-
-    Args:
-        publish: Queues a publication on a topic of the bridge alone.
     """
 
-    def __init__(self, publish: Callable[[Publication], None]) -> None:
-        self._publish = publish
+    def __init__(self) -> None:
         self._last: dict[str, Publication] = {}  # by topic, as the bridge published it
         self._away: RouteError | None = None
         self._broken: RouteError | None = None
         self._changed = asyncio.Event()
 
     def amended(self, publication: Publication) -> Publication:
-        """Return what is published in the place of a publication of the bridge: a status while there is a fault.
-
-        Any other publication stays as it is.
-        """
+        """Return a publication of the bridge as it is to be published: a status is Red while there is a fault."""
         topic = publication.topic
         if not (publication.retain and topic.startswith(STATUS_TOPICS) and topic.endswith(_STATUS)):
             return publication
@@ -51,7 +46,7 @@ class Statuses:
             self._last.pop(topic, None)
             return publication
         self._last[topic] = publication
-        return self._as_now(publication)
+        return self._with_fault(publication)
 
     def bridge_went_away(self) -> None:
         """Report all routes Red until the bridge is ready again."""
@@ -63,23 +58,20 @@ class Statuses:
         self._broken = None if fault is None else RouteError(time.time(), INTERNAL_ERROR.code, fault)
         self._changed.set()
 
-    async def run(self, ready: asyncio.Event) -> None:
-        """Publish the status of all routes after each change, until cancelled; `ready` is set while the bridge is."""
+    async def run(self, ready: asyncio.Event, publisher: "Publisher") -> None:
+        """Publish the status of all routes after each change, until cancelled. `ready` is set while the bridge is."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._publish_all()
+            for topic in list(self._last):
+                publisher.put(Publication(topic, _LAST, retain=True), 1, own=True)
+                await asyncio.sleep(0)
             if self._away is not None:
                 await ready.wait()
                 self._away = None
                 self._changed.set()
 
-    async def _publish_all(self) -> None:
-        for topic in list(self._last):
-            self._publish(Publication(topic, _LAST, retain=True))
-            await asyncio.sleep(0)
-
-    def _as_now(self, publication: Publication) -> Publication:
+    def _with_fault(self, publication: Publication) -> Publication:
         fault = self._broken or self._away
         if fault is None:
             return publication

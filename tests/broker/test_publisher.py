@@ -1,31 +1,27 @@
 """The pace at which the bridge's publications reach the broker's queue, and who learns of it."""
 
 import asyncio
-from collections.abc import Callable
+from typing import Any, cast
 
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.lot.model import Publication
 
 
-async def never(_waiting: Callable[[], int], _seconds: float) -> int:
-    raise AssertionError("the broker goes on")
-
-
 class Published:
-    """What a publisher has given to a broker, and with which marks."""
+    """What a publisher has given to a broker, and with which marks; in place of all that it needs."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, bytes, int, bool]] = []
         self.retained: list[tuple[bytes, bool]] = []
         self.done: list[bytes] = []
-        self.publisher = Publisher(self.broadcast, self.retain, never, self.amended)
+        self.publisher = Publisher(*[cast("Any", self)] * 3)
 
-    async def broadcast(self, topic: str, payload: bytes, _qos: int | None) -> None:
+    async def broadcast_message(self, topic: str, payload: bytes, _qos: int | None) -> None:
         self.sent.append((topic, payload, self.publisher.hops, self.publisher.is_own))
         if payload == b"fails":
             raise ValueError("the broker cannot")
 
-    async def retain(self, _topic: str, payload: bytes, _qos: int | None) -> None:
+    async def retain_message(self, _topic: str, payload: bytes, _qos: int | None) -> None:
         self.retained.append((payload, self.publisher.is_own))
 
     def amended(self, publication: Publication) -> Publication:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 from amqtt_rest_bridge.broker.statuses import AWAY, Statuses
 from amqtt_rest_bridge.lot.model import Publication
@@ -22,10 +22,19 @@ class Shown:
         self.ready = asyncio.Event()
         self.ready.set()
         self.published: list[Publication] = []
-        self.statuses = Statuses(lambda one: self.published.append(self.statuses.amended(one)))
+        self.waiting: list[Publication] | None = None
+        self.statuses = Statuses()
+
+    def put(self, publication: Publication, _hops: int, *, own: bool) -> None:
+        """Publish a status in its turn, which comes at once unless it is to wait."""
+        assert own
+        if self.waiting is None:
+            self.published.append(self.statuses.amended(publication))
+        else:
+            self.waiting.append(publication)
 
     async def __aenter__(self) -> "Shown":
-        self._task = asyncio.create_task(self.statuses.run(self.ready))
+        self._task = asyncio.create_task(self.statuses.run(self.ready, cast("Any", self)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,8 +71,7 @@ def test_routes_are_red_while_the_bridge_is_away_and_as_it_says_afterwards() -> 
 def test_a_newer_status_is_not_overtaken_by_an_older_one_that_waits_for_its_turn() -> None:
     async def run() -> None:
         shown = Shown()
-        waiting: list[Publication] = []
-        shown.statuses = Statuses(waiting.append)
+        waiting = shown.waiting = list[Publication]()
         async with shown:
             shown.statuses.amended(status(uptime_s=1))
             shown.statuses.report_broken("a task failed")

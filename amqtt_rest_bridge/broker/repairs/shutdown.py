@@ -17,7 +17,7 @@ Upstream: no issue is known.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sized
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
@@ -86,28 +86,28 @@ class Draining:
         while asyncio.get_running_loop().time() < deadline and any(one.left and one.passed < end for one, end in last):
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def delivered(self, waiting: Callable[[], int], seconds: float) -> int:
+    async def delivered(self, waiting: Sized, seconds: float) -> int:
         """Wait until the bridge's publications and the broker's messages are delivered; return how many are not.
 
         With QoS 1 and 2 a message is delivered when its client has acknowledged it, with QoS 0 when it has
         been written to the socket. The wait ends early when no delivery has made progress for a second.
 
         Args:
-            waiting: Returns how many publications the bridge has not given to the broker yet.
+            waiting: The publications of the bridge that were not given to the broker yet.
             seconds: How long to wait at most.
         """
         broker, loop = self._broker, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         if self._own is None:
             self._own = amqtt_broker.replace_packet_event(broker, self._fire_or_discard)
-        while waiting() and loop.time() < deadline:
+        while len(waiting) and loop.time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         await self.passed_on(min(_PASS_SECONDS, deadline - loop.time()))
         try:
             await asyncio.wait_for(amqtt_broker.forwarded(broker), max(0.0, deadline - loop.time()))
         except TimeoutError:
             under_way = [one for one in amqtt_broker.deliveries(broker) if not one.done()]
-            return waiting() + amqtt_broker.queue_length(broker)() + len(under_way)
+            return len(waiting) + amqtt_broker.queue_length(broker)() + len(under_way)
         begun = [one for one in amqtt_broker.deliveries(broker) if not one.done()]
         moved, before = loop.time(), (-1, -1)
         while loop.time() < min(deadline, moved + _STUCK_SECONDS):
@@ -121,7 +121,7 @@ class Draining:
         unsent = sum(size > 0 and not waits for size, waits in amqtt_broker.unsent(broker))
         # A cancelled delivery does not count: its client has gone.
         failed = sum(not one.done() or (not one.cancelled() and one.exception() is not None) for one in begun)
-        return waiting() + failed + unsent
+        return len(waiting) + failed + unsent
 
     async def _fire_or_discard(self, event: Any, **arguments: Any) -> None:
         """Discard the packets of clients, except acknowledgements and DISCONNECT.

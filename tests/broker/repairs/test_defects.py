@@ -445,7 +445,7 @@ def test_amqtt_drops_messages_on_their_way_at_a_shutdown(mended: bool) -> None:
             for number in range(16):
                 await host.broker.internal_message_broadcast("results", b"%d" % number)
             if mended:
-                await Draining(host.broker).delivered(lambda: 0, SECONDS)
+                await Draining(host.broker).delivered((), SECONDS)
             await host.broker.shutdown()
 
         host.wait(end())
