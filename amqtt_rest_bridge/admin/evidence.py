@@ -80,9 +80,17 @@ def call_evidence(run: CallRun) -> Evidence:
     hint = None if run.failure is None else run.failure.hint
     payload = shown_body(masker, run.message.payload)
     return Evidence(
-        hint, url, run.attempted, list(run.attempts), payload, has_credentials, headers, body, received,
-        run.together if run.event.batch_size is not None else 0,
-    )  # fmt: skip
+        hint=hint,
+        url=url,
+        tries=run.attempted,
+        attempts=list(run.attempts),
+        payload=payload,
+        has_credentials=has_credentials,
+        headers=headers,
+        body=body,
+        response=received,
+        together=run.together if run.event.batch_size is not None else 0,
+    )
 
 
 def request_evidence(run: RequestRun, original: Evidence | None) -> Evidence:
@@ -100,16 +108,16 @@ def request_evidence(run: RequestRun, original: Evidence | None) -> Evidence:
         carried |= {request.headers.get(event.signature.header.lower(), "")}
     masker = (NO_SECRETS if run.route is None else masker_of(run.route)).including(carried)
     status, _, reason = answer.status.partition(" ")
+    answer_headers, answer_body = _shown_headers(masker, answer.headers), shown_body(masker, answer.body)
     return Evidence(
-        None if run.refusal is None else run.refusal.hint,
-        masker.address(path_of(request.target)),
-        1,
-        [],
-        None if publication is None else shown_body(masker, publication.payload),
-        False,
-        _shown_headers(masker, headers),
-        shown_body(masker, request.body) if request.body else None,
-        ShownResponse(int(status), reason, _shown_headers(masker, answer.headers), shown_body(masker, answer.body)),
+        hint=None if run.refusal is None else run.refusal.hint,
+        url=masker.address(path_of(request.target)),
+        tries=1,
+        attempts=[],
+        payload=None if publication is None else shown_body(masker, publication.payload),
+        headers=_shown_headers(masker, headers),
+        body=shown_body(masker, request.body) if request.body else None,
+        response=ShownResponse(int(status), reason, answer_headers, answer_body),
     )
 
 

@@ -158,20 +158,20 @@ class Figures:
                 if admission.policy is OverloadPolicy.LOSSLESS:
                     on_disk = admission.outstanding if spooled is None else spooled.get(name, 0)
                 found[name] = RouteNumbers(
-                    name,
-                    statistics.health if self._reporter.fault_of(statistics) is None else "Red",
-                    counts.get(name, {}),
-                    statistics.succeeded,
-                    statistics.failed,
-                    statistics.refused,
-                    statistics.retried,
-                    admission.queued,
-                    admission.bytes,
-                    admission.in_flight,
-                    on_disk,
-                    statistics.breaker,
-                    statistics.readers,
-                    self._reporter.status(statistics) if statuses else None,
+                    name=name,
+                    health=statistics.health if self._reporter.fault_of(statistics) is None else "Red",
+                    events=counts.get(name, {}),
+                    succeeded=statistics.succeeded,
+                    failed=statistics.failed,
+                    refused=statistics.refused,
+                    retried=statistics.retried,
+                    queued=admission.queued,
+                    held_bytes=admission.bytes,
+                    in_flight=admission.in_flight,
+                    spooled=on_disk,
+                    breaker=statistics.breaker,
+                    readers=statistics.readers,
+                    status=self._reporter.status(statistics) if statuses else None,
                 )
             if number % _ROUTES_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -190,9 +190,15 @@ class Figures:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._bridge.troubles
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
-        problems = self._recorder.problems.present(time.time(), successes)[:_MOST_PROBLEMS]
-        errors = 0 if failure is None else max(1, failure.errors)
         return BridgeNumbers(
-            broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),
-            broker.refusing is not None, problems, self._bridge.group_numbers, self._pids, broker.dropped,
-        )  # fmt: skip
+            restarts=broker.restarts,
+            reload_errors=0 if failure is None else max(1, failure.errors),
+            reasons=reasons,
+            unmatched=self._unmatched.totals(),
+            unmatched_paths=self._unmatched.most(),
+            spool_refusing=broker.refusing is not None,
+            problems=self._recorder.problems.present(time.time(), successes)[:_MOST_PROBLEMS],
+            group=self._bridge.group_numbers,
+            pids=self._pids,
+            dropped=broker.dropped,
+        )

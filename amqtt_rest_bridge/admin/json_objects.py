@@ -64,13 +64,20 @@ def problem_objects(numbers: Numbers) -> list[dict[str, Any]]:
     bridge = numbers.bridge
     unmatched = [
         Problem(
-            (NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code, f"{one.method} :{one.port}{one.path}",
-            one.status, [one.nearest.route], one.count, one.first, one.last, "No endpoint has this method and path",
-            f"The nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
+            code=(NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code,
+            target=f"{one.method} :{one.port}{one.path}",
+            status=one.status,
+            routes=[one.nearest.route],
+            count=one.count,
+            first=one.first,
+            last=one.last,
+            message="No endpoint has this method and path",
+            hint=f"The nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}",
+            run=None,
         )
         for one in bridge.unmatched_paths
         if one.nearest is not None and one.status in (404, 405) and time.time() - one.last < LISTED_SECONDS
-    ]  # fmt: skip
+    ]
     return [
         asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
         for one in sorted([*bridge.problems, *unmatched], key=lambda one: one.count, reverse=True)

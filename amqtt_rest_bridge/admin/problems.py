@@ -147,16 +147,24 @@ class Problems:
                 del self._counted[kind]
         found = [
             Problem(
-                *kind, list(counted.routes)[:MOST_NAMED], counted.count, counted.first, counted.last,
-                counted.message, counted.hint, counted.newest_run, len(counted.retrying),
-                "resolved" if counted.is_resolved else "open", counted.sent_again,
+                *kind,
+                routes=list(counted.routes)[:MOST_NAMED],
+                count=counted.count,
+                first=counted.first,
+                last=counted.last,
+                message=counted.message,
+                hint=counted.hint,
+                run=counted.newest_run,
+                retrying=len(counted.retrying),
+                state="resolved" if counted.is_resolved else "open",
+                sent_again=counted.sent_again,
             )
             for kind, counted in self._counted.items()
             if counted.retrying
             or counted.is_resolved
             or now - counted.last < LISTED_SECONDS
             or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
-        ]  # fmt: skip
+        ]
         return sorted(found, key=lambda one: one.count, reverse=True)
 
     def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:

@@ -219,7 +219,7 @@ class RunRecorder:
             None if refusal is None else refusal.code,
             None if refusal is None else refusal.message,
             None if refusal is None else refusal.hint,
-            None, _milliseconds(run.took), None, (), run.retry_of,
+            ms=_milliseconds(run.took), retry_of=run.retry_of,
             reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
         self._remember(noted)

@@ -190,8 +190,8 @@ class Retries:
         request = Request(started, kept.run.method or event.method.value, kept.run.url or "", "", {})
         answer = Response(f"{event.response_status} OK") if refusal is None else refused(refusal)
         self._outcomes.note_request(RequestRun(
-            time.time(), outcome, 0, route, event, request, answer, refusal, None, publication, 0.0, name,
-            f"the message of {name} again",
+            time.time(), outcome, 0, route, event, request, answer,
+            refusal=refusal, publication=publication, retry_of=name, label=f"the message of {name} again",
         ))  # fmt: skip
         self.end(name)
 

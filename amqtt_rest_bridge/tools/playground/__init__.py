@@ -56,13 +56,13 @@ def run_trial(trial: Trial) -> TrialResult:
     more = len(severest) - _MOST_FAULTS
     lines = trial.definition.split("\n")
     return TrialResult(
-        [_shown_fault(fault, lines) for fault in faults],
-        f"... and {more} more" if more > 0 else "",
-        [route.name for route in routes],
-        msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
-        exchanges,
-        sorted(substitutes.items()),
-        note,
+        faults=[_shown_fault(fault, lines) for fault in faults],
+        more=f"... and {more} more" if more > 0 else "",
+        routes=[route.name for route in routes],
+        ways=msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
+        exchanges=exchanges,
+        substitutes=sorted(substitutes.items()),
+        note=note,
     )
 
 
@@ -86,6 +86,7 @@ def _load(text: str) -> tuple[LoadResult, Mapping[str, str]]:
 
 
 def _shown_fault(fault: Fault, lines: Sequence[str]) -> ShownFault:
+    """Return a fault with the part of its line that it is about, and what is before and behind."""
     line, column = fault.position.line, fault.position.column
     text, at = lines[line - 1] if line <= len(lines) else "", column - 1
     end = max(column, fault.end.column - 1 if fault.end.line == line else len(text))
@@ -97,6 +98,7 @@ def _shown_fault(fault: Fault, lines: Sequence[str]) -> ShownFault:
 
 
 def _run_events(routes: Sequence[Route], trial: Trial) -> Iterator[Exchange]:
+    """Run the events that the trial's request or topic leads to; those of all routes if it names neither."""
     if trial.request.strip():
         yield _run_request(routes, _request_of(trial.request.strip(), trial.payload), trial, "")
     for route in routes:
@@ -136,16 +138,16 @@ def _run_message(route: Route, event: ClientEvent, topic: str, trial: Trial) -> 
 def _run_request(routes: Sequence[Route], request: Request, trial: Trial, event: str) -> Exchange:
     """Return how a request is answered, and what it publishes."""
     payload = trial.payload.encode()
-    trial_of_it = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
-    served, answer = trial_of_it.run.event, trial_of_it.response
+    tried = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
+    served, answer = tried.run.event, tried.response
     return Exchange(
-        trial_of_it.route or (routes[0].name if event else ""),
-        served.name if served is not None else event,
-        True,
-        "",
-        _http_text(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
-        f"It is answered with {_http_text(answer.status, answer.headers, answer.body)}",
-        "\n\n".join(_publication_text(one) for one in trial_of_it.publications),
+        route=tried.route or (routes[0].name if event else ""),
+        event=served.name if served is not None else event,
+        is_taken=True,
+        topic="",
+        request=_http_text(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
+        outcome=f"It is answered with {_http_text(answer.status, answer.headers, answer.body)}",
+        published="\n\n".join(_publication_text(one) for one in tried.publications),
     )
 
 
