@@ -23,4 +23,4 @@ async def tidy(host: Host) -> None:
     """Do what the plugin does every second with its spool."""
     lossless: Any = host.plugin._lossless
     lossless._spool.checkpoint()
-    lossless._spool.settle()
+    lossless._spool.finish_checkpoint()
