@@ -178,6 +178,8 @@ class _Tests:
                 hint = f"a text is written in quotes: '{text}'"
                 if text[0] in "'\"":
                     hint = "close the quote"
+                elif text[0] == "{":
+                    hint = f"close the brace: {text}}}"
                 elif recognise(text, self._mode):
                     hint = f"a placeholder is written in braces: {{{text}}}"
                 elif number == 0 and (field := _FIELD.fullmatch(text)):

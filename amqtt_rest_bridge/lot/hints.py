@@ -218,6 +218,8 @@ _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
 
 def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
     """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
+    if not suspect.closed:
+        return f"{suspect.written} is not closed and stays text", question(f"{suspect.written}}}")
     if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
         return None  # an error: see `blocks`
     name = suspect.name

@@ -180,6 +180,7 @@ _FOREIGN = re.compile(  # $payload, %payload%, @payload, <payload>, [payload], %
     rf"(?<![\w$%@\\])(?:\$(?P<shell>{_NAMES})(?![\w:({{])|%(?P<windows>{_NAMES})%|@(?P<at>{_NAMES})(?!\w)"
     rf"|<(?P<tag>{_NAMES})>|\[(?P<index>{_NAMES})\]|%(?P<printf>s)(?!\w))"
 )
+_OPEN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*+)([^{}\"\x00-\x1f]{0,256}+)(?!\})")
 _WORD = re.compile(r"\s*(?:\$\.)?[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.-]*)*\s*")
 
 
@@ -188,7 +189,7 @@ class Suspect:
     """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces.
 
     Both are without the `default`, which is `|TEXT` or "".
-    `whole`: it is the whole of a string within the text, as in `{"city": "{city}"}`.
+    `whole`: it is the whole of a string within the text, as in `{"city": "{city}"}`. `closed`: its brace is.
     """
 
     offset: int
@@ -196,6 +197,7 @@ class Suspect:
     name: str
     whole: bool = False
     default: str = ""
+    closed: bool = True
 
     @property
     def end(self) -> int:
@@ -206,8 +208,8 @@ class Suspect:
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
     """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
 
-    Those are `${name}`, `{{name}}` and `{name[0]}`, and the most needed ones as `$payload`, `%payload%`, `@payload`,
-    `<payload>` and `[payload]`.
+    Those are `${name}`, `{{name}}` and `{name[0]}`, the most needed ones as `$payload`, `%payload%`, `@payload`,
+    `<payload>` and `[payload]`, and a `{name` whose brace is not closed.
     """
     for match in _FOREIGN.finditer(text):
         name = "payload" if match["printf"] else str(match[match.lastgroup or 0])
@@ -226,3 +228,8 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
             behind = text[match.end() : match.end() + 1]
             whole = text[match.start() - 1 : match.start()] == '"' and behind in ('"', "\\")
             yield Suspect(start, written, name, whole, bar + text_instead)
+    for match in _OPEN.finditer(text):
+        name, behind = match[1], text[match.end(1) : match.end(1) + 1]
+        # A word alone has many meanings, as in GraphQL: it counts where a text, a level or a member ends.
+        if recognise(name, mode) and ("." in name or behind in ("", *"\"'\\,/&?")):
+            yield Suspect(match.start(), f"{{{name}", name, closed=False)
