@@ -35,7 +35,7 @@ _END_SECONDS: Final = 1.0  # for the command that is executed when the slot is l
 
 
 class MqttCommands(ConnectionUser):
-    """Take commands, between `begin` and `end`.
+    """Receives the commands of a session, has them executed and publishes their answers, between `begin` and `end`.
 
     Args:
         live: The setting coreflux.
@@ -73,13 +73,13 @@ class MqttCommands(ConnectionUser):
         log.info("routes can be commanded below %s: let the broker's ACL open it to %s only", ROOT, self._users)
 
     def begin(self) -> None:
-        """Take commands."""
+        """Connect, and execute commands from now on."""
         self.client = ReconnectingClient(self._broker, self._session, self, self._gate)
         self._supervisor.keep(self._session.client_id, self.client.run)
         self._supervisor.keep("commands", partial(self._execute, self.client))
 
     async def _execute(self, client: ReconnectingClient) -> None:
-        """Execute commands, from the first connection on: what is retained has its status first, then its text."""
+        """Execute commands once the first connection has been tried: the retained texts of routes have come by then."""
         await client.tried.wait()
         await self._commands.run(self._routes)
 

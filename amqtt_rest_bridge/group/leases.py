@@ -154,7 +154,7 @@ class GroupView:
 
 
 def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]]:
-    """Return the workers by their values, without those that have none."""
+    """Return the ids of workers by the value that they have; workers with the value None are left out."""
     found: dict[str, tuple[str, ...]] = {}
     for worker, value in values.items():
         if value is not None:

@@ -150,7 +150,7 @@ class GroupNotices:
         return GroupOverview(self._group, slots, workers, routes)
 
     def _away_since(self, worker: str, now: float) -> float | None:
-        """Return since when a worker is away, None if it lives; without a presence by the last that is known of it."""
+        """Return since when a worker is away, None if it lives. Without a presence: when its last other notice came."""
         presence = self._presences.get(worker)
         if presence is None:
             known = self._gone.get(worker) or max(map(_time, self._statuses.get(worker, {}).values()), default=0.0)

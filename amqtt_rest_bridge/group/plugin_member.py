@@ -76,7 +76,7 @@ class EventSession:
 
 
 class Identifiers:
-    """The subscription identifiers of events: the same after a restart, when messages of before come again."""
+    """The subscription identifiers of events. A restart keeps them: messages that come again have their old ones."""
 
     def __init__(self) -> None:
         self.names: dict[int, EventName] = {}

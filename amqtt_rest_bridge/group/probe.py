@@ -145,7 +145,7 @@ class _Probe:
         await self.publisher.publish(self.topic(name), *payloads, properties=properties)
 
     async def retain(self, name: str, payload: bytes) -> None:
-        """Publish a retained message, nothing to remove it."""
+        """Publish a retained message; an empty payload removes it."""
         self._retained.add(self.topic(name))
         await self.publisher.publish(self.topic(name), payload, retain=True)
 

@@ -71,9 +71,9 @@ class _TermError(FormError):
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """An operand as it is written; `type` is the name of its JSON type, None where only the message tells.
+    """An operand as it is written. `operand` is None for a text that is not a value.
 
-    `operand` is None for what is not a value.
+    `type` is the name of its JSON type, None if that depends on the message.
     """
 
     text: str

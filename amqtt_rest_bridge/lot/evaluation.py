@@ -135,7 +135,7 @@ class Value:
 
     @property
     def variables(self) -> frozenset[str]:
-        """Return those of them that are values of environment variables."""
+        """Return the texts that came from environment variables."""
         return frozenset(
             part.text for part in self.parts if _is_from_outside(part) and part.text and part.label.startswith("{env.")
         )
@@ -229,8 +229,8 @@ _READ_BY_GET = re.compile(
 class BlockSettings:
     """The settings of one block: as texts, and converted.
 
-    Everything is converted at once, so that all faults of a block are reported whatever is read. `failed` names
-    the settings that are there but have no usable value, or that an unknown name may have meant.
+    All values are converted at once, so that all faults of a block are reported. `failed` names the settings that are
+    there but have no usable value, or that an unknown name may have meant.
     """
 
     def __init__(self, block: Block, report: Report, environment: Environment) -> None:
@@ -329,9 +329,9 @@ class BlockSettings:
         return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
 
     def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
-        """Report settings without what their rows require, or beside what these exclude, in any of these modes.
+        """Report settings whose rows require another one that is missing, or exclude one that is there.
 
-        What several settings cannot be without is reported once, at the first of them.
+        The rules of any of these modes count. A missing setting that several require is reported once, at the first.
         """
         applying = {Applies.BOTH, *(Applies(mode) for mode in modes)}
         reported: set[Rule] = set()
@@ -394,7 +394,7 @@ class BlockSettings:
 def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, has_placeholders: bool) -> None:
     """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes.
 
-    `${KEY}` is an error in a credential. A setting with placeholders has it as a misspelt one.
+    `${KEY}` is an error in a credential; in a setting with placeholders it is reported as a misspelt one.
     """
     found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
     if found is None:

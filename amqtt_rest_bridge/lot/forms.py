@@ -350,7 +350,7 @@ def read_media_type(_: Parameter, text: str, shown: str) -> str:
 
 
 def read_file(_: Parameter, text: str, shown: str) -> str:
-    """Return the path of a file that is there."""
+    """Return the path of a file that exists."""
     if not os.path.isfile(text):  # noqa: PTH113  # Path.is_file raises for a name that is too long
         raise FormError(f'"{shown}" is not a file', "relative paths begin at the working directory")
     return text

@@ -90,7 +90,7 @@ def load_text(source: Source, parsed: ParsedText, environment: Environment) -> L
 
 
 def join(texts: Sequence[LoadedText]) -> LoadResult:
-    """Put texts together, in the order of their files, with the faults that only all of them together can tell."""
+    """Join texts, in the order of their files, and add the faults of names, endpoints and loops of several files."""
     faults = [fault for text in texts for fault in text.faults]
     first: dict[tuple[str, object], Fault] = {}
     refused: set[tuple[str, Position]] = set()

@@ -136,7 +136,7 @@ def _find_loops(events: Sequence[ClientEvent], ways: Sequence[_Ways]) -> Iterato
 
 
 def topic_pattern(topic: PlaceholderText | str, source: str) -> str:
-    """Return what is published to with marks for what a message fills in; `source` is the event's SOURCE_TOPIC."""
+    """Return a topic with marks in the place of what a message fills in; `source` is the event's SOURCE_TOPIC."""
     if isinstance(topic, str):
         return topic
     levels = source.split("/")
@@ -175,7 +175,7 @@ def may_match(topic_filter: str, topic: str) -> bool:
 
 
 def _with_skipped(places: set[int], levels: list[str]) -> set[int]:
-    """Return places with those behind a `_MANY` that counts as no level."""
+    """Return the places, and those that follow if each `_MANY` between them is no level at all."""
     found = set(places)
     for place in places:
         while place < len(levels) and levels[place] == _MANY:

@@ -22,7 +22,7 @@ HEALTHS: Final = ("Red", "Yellow", "Green")
 
 
 def severity_of(health: Any) -> int:
-    """Return where a health is among `HEALTHS`, behind all for what is none."""
+    """Return the place of a health in `HEALTHS`, 0 for the worst; one behind the last for anything else."""
     return HEALTHS.index(health) if health in HEALTHS else len(HEALTHS)
 
 

@@ -93,7 +93,7 @@ class Report:
         return self._text[self._text.rfind("\n", 0, offset) + 1 : offset]
 
     def find(self, text: str, offset: int) -> int:
-        """Return where a text begins, at or behind an offset; it has to be there."""
+        """Return the offset of a text that follows at or behind an offset; raises ValueError if it does not."""
         return self._text.index(text, offset)
 
     def error(

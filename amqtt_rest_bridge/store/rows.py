@@ -48,7 +48,7 @@ _YEAR_10000: Final = 253_402_300_800.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A call on disk; with a `client_id` the ACL has not yet said whether its publisher may."""
+    """A call on disk. `client_id` and `username` are its publisher's until the ACL has allowed the call, then None."""
 
     key: str
     route: str

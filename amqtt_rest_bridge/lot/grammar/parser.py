@@ -26,9 +26,9 @@ class _NoMatchError(FailedParse):  # type: ignore[misc]
 
 
 class Parser(RouteParser):
-    """Calls a rule, and tries an option, without what costs TatSu (5.14 to 5.15) half of its time and no rule needs.
+    """TatSu's parser (5.14 to 5.15) without what takes it half of its time and no rule needs.
 
-    That is its memory of what it tried (none is tried twice in one place but at a fault), left recursion, its trace and
+    That is its memory of what it has tried (only faults are tried twice in one place), left recursion, traces and
     messages, and two generators for each option.
     """
 
@@ -90,7 +90,7 @@ class _Option:
 class Text(Buffer):  # type: ignore[misc]
     """Skips white space and comments with one expression: TatSu's own three take a third of all time.
 
-    Lines are counted in the report, of faults only; TatSu's table has an entry for each character.
+    It has no table of lines, which in TatSu has an entry for each character: `Report` counts lines, for faults only.
     """
 
     _skipped = re.compile(f"(?>(?:{WHITESPACE}|{COMMENTS})+)")

@@ -79,10 +79,10 @@ Node: TypeAlias = StatementNode | Junk | OpenComment
 
 @dataclass(frozen=True, slots=True)
 class RouteNode:
-    """A route of our type: its statements in their order, and what is none.
+    """A route of our type: its statements and any other text, in their order.
 
-    `name` is None when there is none; it may be one that no route can have. `has_type`: it has WITH TYPE;
-    `open_strings` are in text that is not read, for want of a first line; `unread` are its words.
+    `name` may be one that no route can have; None if it is missing. `has_type` says whether WITH TYPE is there. Without
+    both the text up to the first block is not read: `unread` are its words, `open_strings` its strings without an end.
     """
 
     name: Piece | None
@@ -252,7 +252,7 @@ class _Nodes:
 
 
 def offset_of(ast: Any) -> int:
-    """Return where what a rule has read begins."""
+    """Return the offset at which the text of a rule begins."""
     offset: int = ast.parseinfo.pos - 1
     return offset
 

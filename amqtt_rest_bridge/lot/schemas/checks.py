@@ -59,12 +59,12 @@ class SchemaReader:
         self._texts: dict[str, str] = {}
         self._resources: dict[str, Any] = {}
         self._names: dict[int, str] = {}  # of files, by their contents
-        self._applied: dict[int, set[int]] = {}  # schemas that a value is checked against because it is by another
+        self._applied: dict[int, set[int]] = {}  # by schema: those that check the same value ($ref, allOf)
 
     def documents(self) -> tuple[tuple[str, str], ...]:
         """Return URI and text of each file, the schema's own first; raises `SchemaFileError`."""
         text, contents = self._read(self._path, "it")
-        # What it refers to is beside its $id, where it has one.
+        # A $ref is relative to the $id of the schema, if it has one.
         own = contents.get("$id", "") if isinstance(contents, dict) else ""
         uri = urljoin(self._folder.joinpath(self._path.name).as_uri(), own)
         root = self._keep(uri, text, contents, "")
@@ -110,6 +110,7 @@ class SchemaReader:
         return text, contents
 
     def _text_of(self, file: Path, name: str) -> str:
+        """Return the text of a file; `name` begins the messages."""
         self._seen.add(file_state(str(file)))
         try:
             regular_file(file)
@@ -145,6 +146,7 @@ class SchemaReader:
             self._follow(resolver.in_subresource(inner), inner)
 
     def _lookup(self, resolver: Any, ref: str) -> Any:
+        """Return what a `$ref` leads to."""
         try:
             return resolver.lookup(ref)
         except Unresolvable as error:
