@@ -379,7 +379,13 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     complete = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
         settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")
-    segments = _read_segments(settings)
+    endpoint, segments = settings.texts.get("ENDPOINT"), None  # the names of its {name} segments, if it can be read
+    if endpoint is not None:
+        warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, settings.report)
+        try:
+            segments = forms.read_server_endpoint(endpoint.text)
+        except FormError as refused:
+            settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
     published: dict[str, Any] = {}
     for name, place in (
         ("DESTINATION_TOPIC", Place.TOPIC),
@@ -428,19 +434,6 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
     template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)
     _check_segments(settings, name, template, segments)
     return template
-
-
-def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
-    """Return the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
-    endpoint = settings.texts.get("ENDPOINT")
-    if endpoint is None:
-        return None
-    warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, settings.report)
-    try:
-        return forms.read_server_endpoint(endpoint.text)
-    except FormError as refused:
-        settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
-        return None
 
 
 def _check_segments(

@@ -123,7 +123,7 @@ class _BlockReader:
             if self.section is _Section.SKIPPED:
                 report_open_strings(node.open_strings, self.report)
             else:
-                self._read_junk(node)
+                self._read_lines(node)
             self.last, self.is_rest_reported = None, False
         else:
             report_open_strings((node.name, *node.pieces), self.report)
@@ -396,7 +396,7 @@ class _BlockReader:
 
     # Text that is not a statement.
 
-    def _read_junk(self, junk: Junk) -> None:
+    def _read_lines(self, junk: Junk) -> None:
         """Read the lines that only lack their keyword. Report the text before the first of them as one fault."""
         end, offset = None, junk.offset  # of the text that is reported: its end in `junk`, 0 for none
         for number, line in enumerate(junk.text.split("\n")):

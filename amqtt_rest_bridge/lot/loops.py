@@ -175,7 +175,7 @@ def may_match(topic_filter: str, topic: str) -> bool:
 
 
 def _with_skipped(places: set[int], levels: list[str]) -> set[int]:
-    """Return the places, and those that follow if each `_MANY` between them is no level at all."""
+    """Return the places, and those that follow if each `_MANY` between them counts as no level."""
     found = set(places)
     for place in places:
         while place < len(levels) and levels[place] == _MANY:

@@ -56,15 +56,12 @@ def masked(data: bytes, secrets: Iterable[str]) -> bytes:
     for span in spans:
         start, stop = numbers.get(span, span)
         if start >= end:
-            parts += [data[end:start], b'"***"' if span in numbers else _mask_of(data, start, stop)]
+            # In UTF-16 and UTF-32 an asterisk is as wide as the characters around it.
+            behind = data[start + 1 : min(start + 4, stop)]
+            zeros = b"\0" * (len(behind) - len(behind.lstrip(b"\0")))
+            parts += [data[end:start], b'"***"' if span in numbers else zeros.join([b"*", b"*", b"*"])]
         end = max(end, stop)
     return b"".join([*parts, data[end:]])
-
-
-def _mask_of(data: bytes, start: int, stop: int) -> bytes:
-    """Return what replaces a span: asterisks, in UTF-16 and UTF-32 as wide as the characters around it."""
-    behind = data[start + 1 : min(start + 4, stop)]
-    return (b"\0" * (len(behind) - len(behind.lstrip(b"\0")))).join([b"*", b"*", b"*"])
 
 
 class _Forms:
@@ -126,20 +123,16 @@ def _find_secrets(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
             found += _find_within(lower, _HEXADECIMAL, ((form.hexadecimal, 4) for form in forms))
             found += _find_within(lower, _DECIMAL, ((form.decimal, 8) for form in forms if form.decimal))
         if view is views[-1]:  # its characters begin no escape, so the last view finds all
-            found += _find_base64(view.data.translate(_STANDARD), forms)
+            standard = view.data.translate(_STANDARD)
+            for sure, before, behind in (one for form in forms for one in form.base64):
+                found += [_widen_base64(standard, *span, before, behind) for span in _find_all(standard, sure)]
+            if b"\n" in standard:  # Base64 that is broken into lines
+                wanted = ((sure, 2) for form in forms for sure, _, _ in form.base64)
+                found += _find_within(standard, _NOT_FOLD, wanted)
         for start, stop in found:
             span = view.source(start, stop)
             # Half an escape would break the string that it is in, so an escape is replaced as a whole.
             yield views[1].widened(*span) if len(views) > 1 else span
-
-
-def _find_base64(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
-    for form in forms:
-        for sure, before, behind in form.base64:
-            for start, stop in _find_all(data, sure):
-                yield _widen_base64(data, start, stop, before, behind)
-    if b"\n" in data:
-        yield from _find_within(data, _NOT_FOLD, ((sure, 2) for form in forms for sure, _, _ in form.base64))
 
 
 def _find_all(data: bytes, wanted: bytes) -> Iterator[_Span]:

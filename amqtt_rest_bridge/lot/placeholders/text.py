@@ -198,7 +198,14 @@ class PlaceholderText:
                 reason = "a value makes a path segment of ENDPOINT . or .., which would change the path"
                 raise catalogue.OTHER_VALUE.error(reason, unsent=True)
         elif self.place is Place.TOPIC:
-            self._check_topic(text)
+            first, why = self.pieces[0], topics.check_topic_name(text)
+            if why is not None and any({"+", "#"} & {*piece} for piece in self.pieces if isinstance(piece, str)):
+                why = topics.check_topic_filter(text)  # no value has wildcards: these are the route's own
+            # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
+            if why is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
+                why = "begins with $"
+            if why is not None:
+                raise catalogue.OTHER_VALUE.error(f"the topic filled in {why}", unsent=True)
         return text
 
     def fill_bytes(self, values: Values) -> bytes:
@@ -219,18 +226,6 @@ class PlaceholderText:
             for piece in self.pieces
         ]
         return b"".join([part.encode() if isinstance(part, str) else part for part in parts])
-
-    def _check_topic(self, text: str) -> None:
-        """Refuse a filled text that is not a topic name, or where the route has wildcards not a topic filter."""
-        first = self.pieces[0]
-        reason = topics.check_topic_name(text)
-        if reason is not None and any("+" in piece or "#" in piece for piece in self.pieces if isinstance(piece, str)):
-            reason = topics.check_topic_filter(text)  # no value has wildcards: these are the route's own
-        # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
-        if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
-            reason = "begins with $"
-        if reason is not None:
-            raise catalogue.OTHER_VALUE.error(f"the topic filled in {reason}", unsent=True)
 
 
 def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> PlaceholderText:
