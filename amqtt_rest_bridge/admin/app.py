@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Figures
 from amqtt_rest_bridge.admin.guard import Guard
+from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.json_objects import (
     csv_text,
     problem_objects,

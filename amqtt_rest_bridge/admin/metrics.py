@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
-from amqtt_rest_bridge.admin.recorder import BUCKETS, EventCounts
+from amqtt_rest_bridge.admin.recorder import BUCKETS
 from amqtt_rest_bridge.lot.model import HEALTHS
 from amqtt_rest_bridge.system import own_version
 
@@ -91,7 +91,26 @@ class _Page:
         """Add what is known of a route."""
         of_route = {"route": route.name}
         for event, counts in route.events.items():
-            self._add_event({"event": event, **of_route}, counts)
+            of_event = {"event": event, **of_route}
+            for outcome, count in counts.outcomes.items():
+                self._add("rest_bridge_calls_total", count, {**of_event, "outcome": outcome})
+            for status, count in counts.statuses.items():
+                self._add("rest_bridge_requests_total", count, {**of_event, "status": status})
+            for reason, count in counts.skipped.items():
+                self._add("rest_bridge_skipped_total", count, {**of_event, "reason": reason})
+            self._add("rest_bridge_refused_total", counts.refused, of_event)
+            if counts.outcomes:
+                self._add("rest_bridge_wait_seconds", counts.waited_seconds, of_event, "_sum")
+                self._add("rest_bridge_wait_seconds", counts.waits, of_event, "_count")
+            if counts.outcomes or counts.statuses:
+                name = "rest_bridge_call_seconds" if counts.outcomes else "rest_bridge_request_seconds"
+                head, middle = f'{name}_bucket{{event="{_escaped(event)}",le="', f'",route="{_escaped(route.name)}"}} '
+                below = list(accumulate(counts.took.buckets))
+                self._lines[name] += [
+                    f"{head}{bound}{middle}{_number(count)}\n" for bound, count in zip(_BOUNDS, below, strict=True)
+                ]
+                self._add(name, counts.took.seconds, of_event, "_sum")
+                self._add(name, below[-1], of_event, "_count")
         self._add("rest_bridge_retries_total", route.retried, of_route)
         self._add("rest_bridge_health", HEALTHS[::-1].index(route.health), of_route)
         self._add("rest_bridge_queued", route.queued, of_route)
@@ -123,28 +142,6 @@ class _Page:
             self._add("rest_bridge_lease_changes_total", group.lease_changes)
             for routes, workers in group.route_sets.items():
                 self._add("rest_bridge_route_sets", workers, {"hash": routes})
-
-    def _add_event(self, of_event: dict[str, str], counts: EventCounts) -> None:
-        for outcome, count in counts.outcomes.items():
-            self._add("rest_bridge_calls_total", count, {**of_event, "outcome": outcome})
-        for status, count in counts.statuses.items():
-            self._add("rest_bridge_requests_total", count, {**of_event, "status": status})
-        for reason, count in counts.skipped.items():
-            self._add("rest_bridge_skipped_total", count, {**of_event, "reason": reason})
-        self._add("rest_bridge_refused_total", counts.refused, of_event)
-        if counts.outcomes:
-            self._add("rest_bridge_wait_seconds", counts.waited_seconds, of_event, "_sum")
-            self._add("rest_bridge_wait_seconds", counts.waits, of_event, "_count")
-        if counts.outcomes or counts.statuses:
-            name = "rest_bridge_call_seconds" if counts.outcomes else "rest_bridge_request_seconds"
-            event, route = (_escaped(value) for value in of_event.values())
-            head, middle = f'{name}_bucket{{event="{event}",le="', f'",route="{route}"}} '
-            below = list(accumulate(counts.took.buckets))
-            self._lines[name] += [
-                f"{head}{bound}{middle}{_number(count)}\n" for bound, count in zip(_BOUNDS, below, strict=True)
-            ]
-            self._add(name, counts.took.seconds, of_event, "_sum")
-            self._add(name, below[-1], of_event, "_count")
 
     def _add(self, name: str, value: float, labels: Mapping[str, str] = {}, suffix: str = "") -> None:
         written = ",".join([f'{label}="{_escaped(labels[label])}"' for label in sorted(labels)])

@@ -21,8 +21,8 @@ from markupsafe import Markup, escape
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin import charts, flow
-from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import Figures, Numbers
+from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.json_objects import problem_objects, run_object, unmatched_object
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import PageQuery

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.charts import RANGES
 from amqtt_rest_bridge.admin.flow import Node
+from amqtt_rest_bridge.admin.history import RANGES
 from amqtt_rest_bridge.admin.route_rows import SORTS
 from amqtt_rest_bridge.admin.runs import MOST_RUNS, SHOWN_RUNS, RunQuery
 from amqtt_rest_bridge.engine.needs import Outcome

@@ -139,25 +139,23 @@ class Retries:
             raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
         run = kept.run
         self._under_way.add(name)
-        is_call = not is_request(run.kind, run.status)
-        started = self._call_again(name, kept) if is_call else self._request_again(name, kept)
+        if is_request(run.kind, run.status):
+            started = self._request_again(name, kept)
+        else:
+            event = run.route or "", run.event or ""
+            message = Message(kept.topic, kept.payload, kept.timestamp, kept.properties, time.time())
+            retry = _Retry(self, name)
+            retry.hold()
+            try:
+                call = self._client_mode.run_event(event, message, retry, name)
+            finally:
+                asyncio.get_running_loop().call_soon(retry.release)  # after `begin_retry`
+            started = None if call is None else self._ids.of(call, *event)
         if started is None:
             self._under_way.discard(name)
             raise _RefusedError(ROUTE_GONE, f"route {run.route} has no event {run.event} any more")
         self._recorder.kept.begin_retry(name, started)
         return started
-
-    def _call_again(self, name: str, kept: KeptRun) -> str | None:
-        """Run the message of a call again and return the id of the new run, None if its event is gone."""
-        event = kept.run.route or "", kept.run.event or ""
-        message = Message(kept.topic, kept.payload or b"", kept.timestamp, kept.properties, time.time())
-        retry = _Retry(self, name)
-        retry.hold()
-        try:
-            run = self._client_mode.run_event(event, message, retry, name)
-        finally:
-            asyncio.get_running_loop().call_soon(retry.release)  # after `retried` was noted
-        return None if run is None else self._ids.of(run, *event)
 
     def _request_again(self, name: str, kept: KeptRun) -> str | None:
         """Publish the message of a request again and return the id of the new run, None if its event is gone.

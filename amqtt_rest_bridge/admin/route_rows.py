@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amqtt_rest_bridge.admin.charts import SAMPLES, History, sparks
+from amqtt_rest_bridge.admin.charts import sparks
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.history import SAMPLES, History
 from amqtt_rest_bridge.lot.model import HEALTHS, severity_of
 
 Row = Mapping[str, str]

@@ -177,7 +177,14 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
     kinds: list[type[Any]] = []
     are_known = True
     faults: list[Fault] = []
-    for path, settings in _entries(configuration.values.get("plugins")):
+    # A mapping of paths to settings, or a list of paths and of such mappings; anything else is a fault of its own.
+    listed, entries = configuration.values.get("plugins"), list[tuple[str, Any]]()
+    for entry in listed if isinstance(listed, list) else [listed]:
+        if isinstance(entry, str) and isinstance(listed, list):
+            entries.append((entry, {}))
+        elif isinstance(entry, dict):
+            entries += [(str(path), settings if settings is not None else {}) for path, settings in entry.items()]
+    for path, settings in entries:
         keys = ("plugins", path)
         try:
             kind = of_broker.import_plugin(path)
@@ -193,8 +200,7 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
         section, misfits = section_of(kind.Config, configuration, keys, settings)
         plugins += [] if section is None else [section]
         faults += misfits
-    are_listed = configuration.values.get("plugins") is not None
-    if are_listed and are_known and not any(map(of_broker.authenticates, kinds)):
+    if listed is not None and are_known and not any(map(of_broker.authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {of_broker.ANONYMOUS}, or one that checks passwords"
         faults.append(configuration.fault(("plugins",), message, hint, Severity.WARNING))
@@ -210,19 +216,6 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
             if getattr(plugin.settings, "coreflux", None) is not None
         ]
     return plugins, faults
-
-
-def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
-    """Return paths and settings, whether they are written as a mapping or as a list of names and mappings.
-
-    Anything else is a fault of the configuration as a whole.
-    """
-    for entry in plugins if isinstance(plugins, list) else [plugins]:
-        if isinstance(entry, str) and isinstance(plugins, list):
-            yield entry, {}
-        elif isinstance(entry, dict):
-            for path, settings in entry.items():
-                yield str(path), settings if settings is not None else {}
 
 
 def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[InvalidValue]]:

@@ -164,7 +164,12 @@ class Library:
             raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:g} s", "try again later") from error
         except OSError as error:  # requests' own are such, too
             reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
-            cause = _cause(error)
+            cause = ""  # what the system or TLS says, at the bottom of the chain of exceptions
+            seen: BaseException | None = error
+            while seen is not None:
+                if isinstance(seen, OSError) and not isinstance(seen, requests.RequestException) and seen.args:
+                    cause = on_one_line(getattr(seen, "verify_message", "") or seen.strerror or str(seen), _SHOWN)
+                seen = seen.__cause__ or seen.__context__
             raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
@@ -243,14 +248,3 @@ class Library:
             slugs = [each.slug for each in listed.results if each.slug]
             return [each for each in slugs if each.isprintable() and len(each) <= _SHOWN]
         return []
-
-
-def _cause(error: OSError) -> str:
-    """Return what the system or TLS says at the bottom of a chain of exceptions, "" where neither says anything."""
-    found = ""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and not isinstance(seen, requests.RequestException) and seen.args:
-            found = getattr(seen, "verify_message", "") or seen.strerror or str(seen)
-        seen = seen.__cause__ or seen.__context__
-    return on_one_line(found, _SHOWN)

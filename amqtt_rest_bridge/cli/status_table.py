@@ -152,7 +152,14 @@ def _columns(ordered: Sequence[Status]) -> Iterator[_Column]:
     yield _Column("ROUTE", [Text(_text(status["name"])) for status in ordered], is_name=True)
     if any("workers" in status for status in ordered):  # of a group
         yield _Column("WORKERS", [Text(str(len(status.get("workers", ())))) for status in ordered], is_number=True)
-    yield _Column("HEALTH", [_health(status) for status in ordered])
+    healths: list[Text] = []
+    for status in ordered:
+        if status.get("away_since") is not None:
+            healths.append(_since(None, status["away_since"]))
+        else:
+            health = _text(status.get("health"))
+            healths.append(Text(health, _COLOURS.get(health, "")))
+    yield _Column("HEALTH", healths)
     yield _Column(
         "CONNECTION",  # of a route whose workers are away it is unknown
         [Text(_text(None if "away_since" in status else status.get("connection"))) for status in ordered],
@@ -162,13 +169,6 @@ def _columns(ordered: Sequence[Status]) -> Iterator[_Column]:
         values = [members.get(member) if isinstance(members, Mapping) else None for members in groups]
         if any(values):
             yield _Column(title, [Text(_text(value)) for value in values], is_number=True)
-
-
-def _health(status: Status) -> Text:
-    if status.get("away_since") is not None:
-        return _since(None, status["away_since"])
-    shown = _text(status.get("health"))
-    return Text(shown, _COLOURS.get(shown, ""))
 
 
 def _since(since: Any, away: Any) -> Text:

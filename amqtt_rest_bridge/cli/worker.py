@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from amqtt_rest_bridge.cli import count
-from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
+from amqtt_rest_bridge.cli.logs import LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.packets import of_text
@@ -138,7 +138,17 @@ def run(
         else:
             signals = Signals(logs.write_last)
             signals.install()
-            status = _run(config, options, signals, logs)
+            from amqtt_rest_bridge import worker
+
+            leave_no_core_file()
+            given, address = _usable(config, options)
+
+            def broker() -> Address:
+                return replace(address, password=_password(given))  # which may change while the worker runs
+
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(worker.serve(given, broker, signals, logs.stop_holding))
+            status = 0
     except BridgeError as error:
         return report_failure(error, logs)
     logs.write_held()  # above INFO there may be no later record, which would write it
@@ -192,20 +202,6 @@ def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Add
     if section is None or address is None or faults:
         raise ConfigurationError(in_one_line(faults))
     return section.settings, address
-
-
-def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
-    from amqtt_rest_bridge import worker
-
-    leave_no_core_file()
-    settings, address = _usable(path, options)
-
-    def broker() -> Address:
-        return replace(address, password=_password(settings))
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(worker.serve(settings, broker, signals, logs.stop_holding))
-    return 0
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, cast
 
-from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import Numbers
+from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.recorder import BUCKETS, Durations, EventCounts
 from tests.support.admin_client import Admin
 

@@ -9,9 +9,10 @@ import pytest
 
 from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.app import compressed
-from amqtt_rest_bridge.admin.charts import History, Latency, Sample, chart, latency_chart, sparks
+from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks
 from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
+from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.json_objects import csv_text
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
