@@ -28,7 +28,7 @@ from amqtt_rest_bridge.admin.json_objects import (
     whole_run_object,
 )
 from amqtt_rest_bridge.admin.live import Kind, live_object
-from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, Changes, StatusPages
+from amqtt_rest_bridge.admin.pages import SAFE, Changes, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
     RetryQuery,
@@ -55,7 +55,7 @@ from amqtt_rest_bridge.http.exchange import (
 from amqtt_rest_bridge.http.server import HttpServer, PortLimits
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.settings import Settings
-from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of
+from amqtt_rest_bridge.site.playground import FIRST_ROUTE, Playground, Trial, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
 
 NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")

@@ -22,6 +22,7 @@ SPARK_HEIGHT: Final = 12
 _SPARK_POINTS: Final = 15
 _MOST_COLUMNS: Final = 120
 _UNITS: Final = ((1, "s"), (60, "min"), (3600, "h"))
+_MINUTE: Final = 60
 _TEN_MINUTES: Final = 600
 _DAY: Final = 86_400
 
@@ -83,7 +84,8 @@ def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float)
     if total.succeeded or total.failed:
         place = max(range(len(sums)), key=sums.__getitem__)
         at = begin + (first + place + 0.5) * seconds
-        text = f"{sums[place] * factor:.3g} a {_NAMES[unit]}"
+        during = f"{seconds:g} s" if seconds < _MINUTE else f"{seconds / _MINUTE:g} min"
+        text = f"{sums[place] * factor:.3g} a {_NAMES[unit]} ({sum(columns[place])} in {during})"
         peak, peak_y = Mark(100 * (first + place + 0.5) / width, text, time=rfc3339(at)), y(sum(columns[place]))
     return Chart(
         width,

@@ -57,7 +57,7 @@ def run_object(run: Run) -> dict[str, Any]:
 
 
 def problem_objects(numbers: Numbers) -> list[dict[str, Any]]:
-    """Return the present problems, those with most messages first.
+    """Return the present problems, open ones before resolved ones, most messages first.
 
     Requests that matched no endpoint are among them if an endpoint is near enough to have been meant.
     """

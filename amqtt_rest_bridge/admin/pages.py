@@ -33,7 +33,7 @@ from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
-from amqtt_rest_bridge.site.playground import Trial, TrialResult
+from amqtt_rest_bridge.site.playground import FIRST_ROUTE, Trial, TrialResult
 
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
@@ -54,19 +54,6 @@ _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-F
 _KEPT: Final[Headers] = (("Cache-Control", "private, max-age=31536000, immutable"), *_SAFE_PAGE[1:])
 _PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "runs", "playground", "error")
 _ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
-
-
-FIRST_ROUTE: Final = """\
-DEFINE ROUTE First WITH TYPE REST_API
-    ADD REST_API_CONFIG
-        WITH ENABLE_SERVER "true"
-        WITH SERVER_PORT '8080'
-    ADD EVENT Receive
-        WITH METHOD "POST"
-        WITH ENDPOINT "/first"
-        WITH DESTINATION_TOPIC "first/received"
-"""
-"""The definition to start from, on the page of a bridge without routes and in the playground."""
 
 
 class StatusPages:

@@ -137,7 +137,7 @@ class Problems:
             self._add(Run(now, "call", None, route, event, code=code, message=message, hint=hint), 1, None)
 
     def present(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
-        """Return what is wrong now, or was until a while ago, most messages first.
+        """Return what is wrong now, or was until a while ago: open problems before resolved ones, most messages first.
 
         `last_successes` by route is Unix time, None before one.
         """
@@ -165,7 +165,7 @@ class Problems:
             or now - counted.last < LISTED_SECONDS
             or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
         ]
-        return sorted(found, key=lambda one: one.count, reverse=True)
+        return sorted(found, key=lambda one: (one.state == "resolved", -one.count))
 
     def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:
         """Count a run and return its problem, None if its event is gone; `ended` is the run's id if it has ended."""

@@ -18,6 +18,17 @@ import msgspec
 
 log = logging.getLogger(__name__)
 
+FIRST_ROUTE: Final = """\
+DEFINE ROUTE First WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH ENABLE_SERVER "true"
+        WITH SERVER_PORT '8080'
+    ADD EVENT Receive
+        WITH METHOD "POST"
+        WITH ENDPOINT "/first"
+        WITH DESTINATION_TOPIC "first/received"
+"""
+"""The definition to start from: in the playground, and on the page of a bridge without routes."""
 CPU_SECONDS: Final = 5
 """Of the process that judges a definition."""
 WALL_SECONDS: Final = 20.0

@@ -150,11 +150,12 @@ def _taken(route: WrittenRoute, event: WrittenEvent) -> Flow:
     given, config, method = event.settings, route.config, _method(event)
     endpoint = marked(given["ENDPOINT"], _SEGMENT)
     port = marked(config.get("SERVER_PORT", "8080"))
-    steps = [Step("http", Markup("{} :{}{}").format(method, port, endpoint), "a request"), _route(route, event)]
-    published = None
-    if "SOURCE_TOPIC" in given:
-        steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "answers with the latest message on"))
+    address, published = Markup("{} :{}{}").format(method, port, endpoint), None
+    if "SOURCE_TOPIC" in given:  # in the direction of the message, as the flow of the bridge's pages
+        topic = Step("topic", marked(given["SOURCE_TOPIC"]), "the latest message on")
+        steps = [topic, _route(route, event), Step("http", address, "answers")]
     else:
+        steps = [Step("http", address, "a request"), _route(route, event)]
         published = marked(given["PAYLOAD"]) if "PAYLOAD" in given else None
         what = "the request's body" if published is None else "PAYLOAD"
         steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))

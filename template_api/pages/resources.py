@@ -20,7 +20,7 @@ from jinja2 import Template as Compiled
 from markupsafe import Markup
 
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
-from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, TrialResult, trial_of
+from amqtt_rest_bridge.site.playground import FIRST_ROUTE, MOST_CHARACTERS, Playground, Trial, TrialResult, trial_of
 from template_api import query
 from template_api.errors import ApiError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
@@ -122,7 +122,7 @@ class Pages:
             next=following and _search_link(following),
             first=begun and _search_link(_first_page(wanted)),
             near=() if page.found or not known else self._library.near(wanted.text),
-            without_filters=wanted.text and _search_link(TemplateQuery(wanted.text)),
+            all_of_text=_search_link(TemplateQuery(wanted.text)),
         )
         reply.searched, reply.total = wanted.text, page.total
         return reply
@@ -147,11 +147,11 @@ class Pages:
         )
 
     def _empty_playground(self, req: falcon.Request) -> Reply:
-        """Return the playground, with the definition of the template that is named, if any is."""
+        """Return the playground with the definition of the template that is named, else with a first route."""
         name = req.get_param("template") or ""
         template = self._library.get(name) if name and name.isprintable() else None
         cells = [json.loads(notebook.cells) for notebook in template.notebooks] if template is not None else []
-        definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells)))
+        definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells))) or FIRST_ROUTE
         return self._page("playground", trial=Trial(definition[:MOST_CHARACTERS]), tried=None)
 
     def _tried(self, playground: Playground, req: falcon.Request) -> Reply:

@@ -89,6 +89,15 @@ def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_a
     assert problems.present(104.0 + LISTED_SECONDS, {"R": None}) == []
 
 
+def test_open_problems_come_before_resolved_ones_that_have_more_messages(problems: Problems) -> None:
+    resolved = [replace(BUSY, id=f"run-{number}", kind="call") for number in range(2)]
+    for failure in (*resolved, replace(BUSY, kind="call", status=500)):
+        problems.add_failure(failure)
+    for failure in resolved:
+        problems.add_success(failure, 103.0)
+    assert [(one.status, one.state) for one in present(problems)] == [(500, "open"), (503, "resolved")]
+
+
 def test_a_failure_after_a_problem_was_resolved_begins_another_one(problems: Problems) -> None:
     problems.add_failure(replace(BUSY, kind="call"))
     problems.add_success(BUSY, 103.0)

@@ -99,6 +99,7 @@ def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_a
         assert (route["health"], route["messages"]["failed"]) == ("Green", 4)
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
         assert "Resolved: all 4 messages were sent again and succeeded." in admin.get("/").text
+        assert admin.get("/runs").text.count("sent again: succeeded") == 4
 
 
 @pytest.mark.parametrize("hosting", DOORS)

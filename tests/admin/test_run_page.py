@@ -328,7 +328,7 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         target.answer = lambda _: (200, b"{}")
         page.open(url(host))
         page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
-        click(page, "[data-problems] .actions a", "Retry all 5 like this")
+        click(page, "[data-problems] .actions a", "Retry all 5 with http_status")
         assert not page.evaluate("document.querySelector('.ask form').checkVisibility()"), "it asks first"
         page.evaluate("document.querySelector('.ask summary').click()")
         assert page.text(".ask form span") == "Send 5 messages of route Orders that failed with http_status again?"

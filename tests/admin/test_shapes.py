@@ -35,16 +35,21 @@ def test_a_chart_has_its_peak_where_most_went_through_and_axes_that_hold_it() ->
     drawn = chart(samples, 60, 10.0, NOW)
     assert (drawn.columns, drawn.unit) == (60, "s")
     assert drawn.peak is not None
-    assert (drawn.peak.text, drawn.peak.time) == ("13 a second", "2023-11-14T22:11:45.000Z")
+    assert (drawn.peak.text, drawn.peak.time) == ("13 a second (130 in 10 s)", "2023-11-14T22:11:45.000Z")
     assert [level.text for level in drawn.levels] == ["20/s", "10/s"]
     assert [mark.text for mark in drawn.times] == ["22:03", "22:05", "22:07", "22:09", "22:11", "22:13"]
     assert [mark.time for mark in drawn.times][::5] == ["2023-11-14T22:03:20.000Z", "2023-11-14T22:13:20.000Z"]
     assert drawn.succeeded.startswith("M40 "), "what was before the first sample is left out"
-    assert drawn.label == "290 succeeded, 30 failed, highest rate 13 a second"
+    assert drawn.label == "290 succeeded, 30 failed, highest rate 13 a second (130 in 10 s)"
 
 
 @pytest.mark.parametrize(
-    ("count", "unit", "peak"), [(500, "s", "50 a second"), (3, "min", "18 a minute"), (1, "min", "6 a minute")]
+    ("count", "unit", "peak"),
+    [
+        (500, "s", "50 a second (500 in 10 s)"),
+        (3, "min", "18 a minute (3 in 10 s)"),
+        (1, "min", "6 a minute (1 in 10 s)"),
+    ],
 )
 def test_a_chart_has_the_unit_in_which_its_peak_is_one_at_least(count: int, unit: str, peak: str) -> None:
     drawn = chart([Sample(0, count)], 60, 10.0, NOW)

@@ -144,6 +144,15 @@ def test_an_event_is_drawn_from_its_topic_to_its_topic_or_not_at_all(settings: s
     assert drawing([notebook([{"language": "lot", "value": text}])]).missing == (not expected)
 
 
+def test_a_read_event_is_drawn_from_its_topic_to_the_request_it_answers() -> None:
+    text = """
+        DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH ENABLE_SERVER "true"
+            ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
+    """
+    assert list(drawn_of(text)) == ["the latest message on: in > R > answers: GET :8080/x"]
+
+
 def test_a_route_whose_modes_hang_on_a_variable_is_not_drawn_but_counted() -> None:
     text = BASIC.replace('"true"', 'GET ENV "ON"')
     drawn = drawing([notebook([{"value": text}, {"language": "markdown", "value": BASIC}])])

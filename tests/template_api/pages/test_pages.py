@@ -389,7 +389,8 @@ def test_a_library_without_a_playground_neither_serves_nor_names_it(sqlite_store
         client = sqlite_store.client(playground=playground)
         named = {"/playground" in client.page(path).text for path in ("/", "/docs", "/templates/one")}
         assert named == {playground}
-        assert client.page("/playground").status_code == (200 if playground else 404)
+        page = client.page("/playground")
+        assert (page.status_code, "DEFINE ROUTE First" in page.text) == ((200, True) if playground else (404, False))
         assert client._client.simulate_post("/playground").status_code == (200 if playground else 404)
 
 
@@ -475,3 +476,6 @@ def test_an_empty_result_names_what_is_near_and_leads_out_of_its_filters(library
     page = parsed(library.page("/", query_string="q=intake&difficulty=beginner"))
     assert "/?q=intake" in page.links()
     assert "Near to it" not in parsed(library.page("/", query_string="q=weather")).text
+    page = parsed(library.page("/", query_string="q=zzzzqqq"))
+    assert "Show all templates" in page.text
+    assert "without filters" not in page.text
