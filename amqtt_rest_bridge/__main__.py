@@ -28,24 +28,33 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 """
 
 
-_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "check": ("check", "report what is wrong with route files"),
-    "new": ("new", "write a first route with its test"),
-    "help": ("help", "print what a setting of a route file means"),
-    "fmt": ("fmt", "write route files in the canonical layout"),
-    "lsp": ("lsp", "serve an editor: faults, completion, formatting while you type"),
-    "try": ("dry_run", "show what a message would send"),
-    "install": ("install", "fetch the routes of a published template"),
-    "test": ("route_tests", "run the tests beside route files"),
-    "replay": ("replay", "publish the messages of failures again"),
-    "serve": ("serve", "run the broker with its plugins"),
-    "worker": ("worker", "run routes beside any MQTT 5 broker"),
-    "status": ("status", "show how the routes of a running broker are doing"),
-    "failures": ("failures", "list the failures that a running bridge has kept"),
-    "retry": ("retry", "send the messages of kept failures again"),
-    "trace": ("trace", "print messages and requests of a running bridge as they happen"),
+_HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Write and test routes": {
+        "new": ("new", "write a first route with its test"),
+        "check": ("check", "report what is wrong with route files"),
+        "try": ("dry_run", "show what a message would send"),
+        "test": ("route_tests", "run the tests beside route files"),
+        "fmt": ("fmt", "write route files in the canonical layout"),
+        "help": ("help", "print what a setting of a route file means"),
+        "lsp": ("lsp", "serve an editor: faults, completion, formatting while you type"),
+        "install": ("install", "fetch the routes of a published template"),
+    },
+    "Run routes": {
+        "serve": ("serve", "run the broker with its plugins"),
+        "worker": ("worker", "run routes beside any MQTT 5 broker"),
+    },
+    "Look at a running bridge": {
+        "status": ("status", "show how the routes of a running broker are doing"),
+        "trace": ("trace", "print messages and requests of a running bridge as they happen"),
+    },
+    "Mend what failed": {
+        "failures": ("failures", "list the failures that a running bridge has kept"),
+        "retry": ("retry", "send the messages of kept failures again"),
+        "replay": ("replay", "publish the messages of failures from a file or topic again"),
+    },
 }
-"""Commands by name: their modules below `cli`, and what they do."""
+"""Commands by heading and name: their modules below `cli`, and what they do."""
+_COMMANDS: Final = {name: row for commands in _HEADINGS.values() for name, row in commands.items()}
 
 
 @on_any_streams("rest-bridge", unwritten=2)
@@ -67,11 +76,12 @@ def _application(wanted: str | None) -> Any:
     application = command_line(
         lambda: f"amqtt-rest-bridge {amqtt_rest_bridge.__version__}", _DESCRIPTION, None, completes=True
     )
-    for name, (_, summary) in _COMMANDS.items():
-        if name == wanted:
-            _add(application, name)
-        else:
-            application.command(name, short_help=summary)(_never_run)
+    for heading, commands in _HEADINGS.items():
+        for name, (_, summary) in commands.items():
+            if name == wanted:
+                _add(application, name)
+            else:
+                application.command(name, short_help=summary, rich_help_panel=heading)(_never_run)
     return typer.main.get_command(application)
 
 

@@ -39,6 +39,24 @@ def test_wrong_arguments_are_named_with_what_may_be_written(
     assert output.out == ""
 
 
+@pytest.mark.parametrize(
+    ("main", "headings"),
+    [
+        pytest.param(BRIDGE, ["Write and test routes", "Look at a running bridge", "Mend what failed"], id="bridge"),
+        pytest.param(API, ["Commands"], id="API"),
+    ],
+)
+def test_without_a_command_the_help_is_printed(
+    main: Callable[[list[str]], int], headings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.strip() == printed.strip()
+    places = [printed.index(f"\n{heading}:\n") for heading in headings]
+    assert places == sorted(places)
+
+
 OUTPUTS = [
     pytest.param(BRIDGE, ["check", str(DEMO)], 2, id="check"),
     pytest.param(BRIDGE, ["check", "--json", str(DEMO)], 2, id="check --json"),

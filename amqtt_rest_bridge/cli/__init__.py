@@ -104,7 +104,10 @@ def command_line(version: Callable[[], str], description: str, epilog: str | Non
         """Accept the options of the command line itself."""
 
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
-    made = typer.Typer(add_completion=completes, rich_markup_mode=None, context_settings={"max_content_width": 120})
+    made = typer.Typer(
+        cls=_Commands, no_args_is_help=True, add_completion=completes, rich_markup_mode=None,
+        context_settings={"max_content_width": 120},
+    )  # fmt: skip
     made.callback(help=as_written(description), epilog=None if epilog is None else as_written(epilog))(shared_options)
     return made
 
@@ -116,6 +119,22 @@ def run_command_line(application: Callable[..., Any], arguments: Sequence[str] |
     except SystemExit as ended:  # typer always ends so
         return ended.code if isinstance(ended.code, int) else 0
     return 0
+
+
+class _Commands(typer.core.TyperGroup):
+    """A command line whose help lists its commands below their headings (`rich_help_panel`), in the order of both."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the lists."""
+        width = max(map(len, self.commands))
+        by_heading: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None)
+            row = name.ljust(width), command.get_short_help_str(formatter.width)
+            by_heading.setdefault(heading if isinstance(heading, str) else "Commands", []).append(row)
+        for heading, rows in by_heading.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 class Command(typer.core.TyperCommand):
