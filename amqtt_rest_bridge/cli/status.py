@@ -38,11 +38,11 @@ On a terminal the table follows the bridge until Ctrl-C. Otherwise, and with --j
 are those of now, from the bridge's admin port. With --broker they are those that the bridge published last, on
 $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never) and when a health changes.
 
-With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives or is away
-since when, and whether their route sets differ. Below them each route is one line for all living workers: health and
-connection are the worst, counts are sums, latencies those of the slowest worker; WORKERS counts them. A route whose
-workers are all away has the time since when in the place of its health. What the broker still keeps for a slot no
-broker says over MQTT.
+With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives since when,
+who is away and was seen last when, and whether their route sets differ. Below them each route is one line for all
+living workers: health and connection are the worst, counts are sums, latencies those of the slowest worker; WORKERS
+counts them. A route without a living worker has when one was seen last in the place of its health. What the broker
+still keeps for a slot no broker says over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, RETRYING messages that have another try to come, REFUSED
@@ -251,6 +251,8 @@ def run(
             of = "route" if group is None else "worker of this group"
             asked = "is the bridge loaded" if group is None else "is its name right, has one run"
             nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
+            if group is None:
+                nothing += "\nhint: routes that workers run are shown with --group NAME"
         _print_overview(shown[-1], nothing, as_json=as_json)
     return 0
 
@@ -264,14 +266,17 @@ def _print_overview(overview: Overview, nothing: str, *, as_json: bool) -> None:
         print(json.dumps(status_table.in_order(statuses) if group is None else group.members(), indent=2))
         return
     console = Console(highlight=False, width=_UNBOUNDED)
-    if group is not None and group.workers:
-        console.print(status_table.group_tables(group))
+    with console.capture() as printed:
+        if group is not None and group.workers:
+            console.print(status_table.group_tables(group))
+        if statuses:
+            console.print(status_table.route_table(statuses, console, now))
+            if (age := status_table.counters_age(statuses, now, is_live=overview.is_live)) is not None:
+                console.print(age)
+    for line in printed.get().splitlines():
+        print(line.rstrip())  # the last column of a table is as wide as its widest text
     if not statuses:
         print(nothing, file=sys.stderr)
-        return
-    console.print(status_table.route_table(statuses, console, now))
-    if (age := status_table.counters_age(statuses, now, is_live=overview.is_live)) is not None:
-        console.print(age)
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ def route_table(statuses: Iterable[Status], console: Console, now: float) -> Gro
         error, why = status.get("last_error"), status.get("health_reason")
         parts = [] if why is None else [_text(why)]
         if isinstance(error, Mapping):
-            shown = " ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
+            shown = ": ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
             parts.insert(0, f"{shown or _UNKNOWN} ({_age(error.get('time'), now)})")
         if parts:
             errors.append(Text(f"{_text(status['name'])}: {'; '.join(parts)}"))
@@ -172,10 +172,13 @@ def _columns(ordered: Sequence[Status]) -> Iterator[_Column]:
 
 
 def _since(since: Any, away: Any) -> Text:
-    """Return a time in local time, with the date unless it is today; `away` is since when a worker is away."""
+    """Return a time in local time, with the date unless it is today; `away` is when an absent worker was seen last.
+
+    A broker does not say when the worker went. What is retained of a killed worker is its last status.
+    """
     shown = since if away is None else away
     clock = _text(shown) if (moment := _moment(shown)) is None else _clock(moment)
-    return Text(clock) if away is None else Text(f"away since {clock}", "red")
+    return Text(clock) if away is None else Text(f"away, last seen {clock}", "red")
 
 
 def _clock(moment: datetime) -> str:

@@ -87,7 +87,7 @@ def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_o
     assert [one.away_since for one in group.workers] == [None, since]
     (route,) = group.routes
     assert (route["health"], route["workers"]) == ("Green", ["a"])
-    assert any(re.match("1 +b +away since ", line) for line in shown(group))
+    assert any(re.match("1 +b +away, last seen ", line) for line in shown(group))
 
 
 def test_a_worker_that_falls_silent_while_it_is_watched_is_away() -> None:

@@ -80,6 +80,7 @@ def test_routes_without_a_status_are_an_empty_list(host: Host, capsys: pytest.Ca
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("no route has a status yet")
+    assert "--group NAME" in printed.err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -223,7 +224,7 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
     assert back
     assert "\x1b[?25h" in terminal.text
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", last)
-    assert re.fullmatch(r"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\nb: timeout .* ago\)\r\n", plain, re.DOTALL)
+    assert re.fullmatch(r"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\nb: timeout: .* ago\)\r\n", plain, re.DOTALL)
     assert all(len(re.sub(r"\x1b\[[\d;?]*\w", "", line)) <= 90 for line in re.split(r"\r\n|\x1b\[H", before))
 
 

@@ -49,8 +49,8 @@ def test_table_has_a_line_for_every_route_in_order_of_names_and_the_errors_below
         "A      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "b      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "c      Red     connected    1234  1200      30        7        4       5         16    12.3   250.0",
-        "b: timeout no answer within 5 s (1 h ago)",
-        "c: timeout no answer within 5 s (1 h ago)",
+        "b: timeout: no answer within 5 s (1 h ago)",
+        "c: timeout: no answer within 5 s (1 h ago)",
     ]
 
 
@@ -90,7 +90,7 @@ def test_markup_of_rich_is_text_like_any_other() -> None:
     error = {"code": "[link=http://evil]x[/link]", "message": ":smile: [/]", "time": "[red]"}
     _, row, below = lines(status("[bold]x[/bold]", health="[red]", last_error=error))
     assert row.startswith("[bold]x[/bold]  [red] ")
-    assert below == "[bold]x[/bold]: [link=http://evil]x[/link] :smile: [/] (at [red])"
+    assert below == "[bold]x[/bold]: [link=http://evil]x[/link]: :smile: [/] (at [red])"
 
 
 NUMBERS = ("1234", "1200", "30", "7", "4", "5", "16", "12.3", "250.0")
@@ -125,14 +125,14 @@ def test_a_worker_that_is_away_is_never_green() -> None:
     away = status("a", workers=[], health="away", away_since=moment.isoformat(), last_error=None)
     title, first, second = lines(away, status("b", workers=["x", "y"], last_error=None))
     assert title.startswith("ROUTE  WORKERS  HEALTH")
-    assert first.startswith("a            0  away since 12:34:56  -  ")
+    assert first.startswith("a            0  away, last seen 12:34:56  -  ")
     assert second.startswith("b            2  Green ")
     assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
 
 
 def test_a_time_that_this_machine_cannot_show_is_text() -> None:
     (_, row) = lines(status("a", health="away", away_since="0001-01-01T00:00:00+23:59", last_error=None))
-    assert row.startswith("a      away since 0001-01-01T00:00:00+23:59  -  ")
+    assert row.startswith("a      away, last seen 0001-01-01T00:00:00+23:59  -  ")
 
 
 def test_age_of_the_counters_is_that_of_the_oldest() -> None:

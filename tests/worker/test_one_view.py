@@ -75,7 +75,7 @@ def test_the_status_of_a_group_is_one_view_of_its_workers_and_the_dead_are_away(
         eventually(lambda: seen(mosquitto, capsys)["routes"][0]["health"] == "away")
         assert main(["status", "--group", "plant", "--broker", mosquitto.url]) == 0
         shown = capsys.readouterr().out
-        assert shown.count("away since") == 5 and "Green" not in shown, shown  # two slots, two workers, a route
+        assert shown.count("away, last seen") == 5 and "Green" not in shown, shown  # two slots, two workers, a route
 
 
 def test_a_worker_that_was_stopped_leaves_nothing_to_see(
