@@ -35,9 +35,9 @@ class CommandTopics:
         self._broker = broker
         self._users = frozenset(users)
         self._receive = receive
-        self._deliver_as_amqtt = amqtt_broker.replace(broker, Steps.DELIVER, self._deliver)
-        self._decide_as_amqtt = amqtt_broker.replace(broker, Steps.DECIDE, self._decide)
-        self._publish_as_amqtt = amqtt_broker.replace(broker, Steps.PUBLISH_RETAINED, self._publish_retained)
+        self._deliver_as_amqtt = amqtt_broker.replace(broker, Steps.DELIVER, self.deliver)
+        self._decide_as_amqtt = amqtt_broker.replace(broker, Steps.DECIDE, self.decide)
+        self._publish_as_amqtt = amqtt_broker.replace(broker, Steps.PUBLISH_RETAINED, self.publish_retained)
 
     def begin(self) -> None:
         """Note who connects; once all plugins are constructed."""
@@ -47,7 +47,9 @@ class CommandTopics:
         known_as = session.attributes.get(_KNOWN_AS)
         return known_as in self._users and known_as == session.username
 
-    async def _deliver(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> Any:
+    # What amqtt calls.
+
+    async def deliver(self, session: Session, handler: Any, waiter: "asyncio.Future[Any]") -> Any:
         """Receive a command of a user; deliver any other message of a client."""
         message = waiter.result()
         if message is None or message.topic != COMMAND_TOPIC or not self._is_user(session):
@@ -55,7 +57,7 @@ class CommandTopics:
         self._receive(bytes(message.data or b""))
         return True
 
-    async def _decide(self, session: Session, topic: str, action: Action) -> Any:
+    async def decide(self, session: Session, topic: str, action: Action) -> Any:
         """Return whether a client may use a topic: below `$SYS/Coreflux` its users may, elsewhere the ACL decides."""
         if not (topic.startswith("$") and is_below(topic)):
             return await self._decide_as_amqtt(session, topic, action)
@@ -63,7 +65,7 @@ class CommandTopics:
         is_there = action is not Action.RECEIVE or session.transitions.is_connected()
         return is_there and self._is_user(session)
 
-    async def _publish_retained(self, subscription: tuple[str, int], session: Session) -> None:
+    async def publish_retained(self, subscription: tuple[str, int], session: Session) -> None:
         """Send what is retained for a filter, without the topics of commands unless the client is a user."""
         if subscription[0].startswith("$") and not self._is_user(session):
             await amqtt_broker.publish_retained_without(self._broker, _BELOW, subscription, session)

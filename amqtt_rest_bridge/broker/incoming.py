@@ -45,8 +45,8 @@ class IncomingMessages:
         self._forged = LineLimit(_QUIET_SECONDS)
         self.own_topics: tuple[str, ...] = (STATUS_TOPICS, ENDPOINT_TOPICS)
         """What the topics begin with on which the bridge alone publishes."""
-        self._forward = amqtt_broker.replace(broker, Steps.BROADCAST, self._broadcast)
-        self._retain = amqtt_broker.replace(broker, Steps.RETAIN, self._retain_if_allowed)
+        self._broadcast_as_amqtt = amqtt_broker.replace(broker, Steps.BROADCAST, self.broadcast)
+        self._retain_as_amqtt = amqtt_broker.replace(broker, Steps.RETAIN, self.retain)
         if lossless is not None:
             plugin.on_mqtt_packet_received = lossless.on_packet
 
@@ -55,7 +55,9 @@ class IncomingMessages:
         if message.data:
             self._endpoint.retain(message.topic, bytes(message.data))
 
-    async def _broadcast(self, session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
+    # What amqtt calls.
+
+    async def broadcast(self, session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
         """Offer a message to the endpoint, then pass it on."""
         # No client gets as far with a `$` topic, nor does its will.
         if session is None and topic.startswith(self.own_topics) and self._is_forged(topic):
@@ -69,16 +71,16 @@ class IncomingMessages:
             except Exception:  # nothing of ours keeps a message from its subscribers
                 log.exception("a message on %s was not looked at", loggable(topic))
         if force_qos is None:
-            await self._forward(session, topic, data)
+            await self._broadcast_as_amqtt(session, topic, data)
         else:  # amqtt would use it for those that have subscribed with less too, of wills as well [MQTT-3.8.4-6]
             amqtt_broker.broadcast_at_most(self._broker, session, topic, data, force_qos)
 
-    async def _retain_if_allowed(
+    async def retain(
         self, source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
     ) -> None:
         """Retain a message, unless only the bridge may publish on its topic."""
         if not (topic_name and topic_name.startswith(self.own_topics) and self._is_forged(topic_name)):
-            await self._retain(source_session, topic_name, data, qos)
+            await self._retain_as_amqtt(source_session, topic_name, data, qos)
 
     def _is_forged(self, topic: str) -> bool:
         """Return whether a message on a topic of the bridge is not the bridge's."""

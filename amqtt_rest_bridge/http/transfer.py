@@ -257,14 +257,14 @@ class Transfer:
         self._parts: list[bytes] = []
         self._opened_sockets: list[int] = []  # descriptors of sockets opened for this attempt
         self._requests_sent = 0  # how often the request has left
-        self._aborted_as: Ended | None = None  # set if `_on_request` has stopped the attempt
+        self._aborted_as: Ended | None = None  # set if `on_request` has stopped the attempt
         self._first_bytes = b""  # of a response that is not HTTP
         own: tuple[tuple[int, Any], ...] = (
             (pycurl.MAXFILESIZE_LARGE, limit),
             (pycurl.HEADERFUNCTION, self._lines.append),
-            (pycurl.WRITEFUNCTION, self._on_body),
-            (pycurl.SOCKOPTFUNCTION, self._on_socket),
-            (pycurl.PREREQFUNCTION, self._on_request),
+            (pycurl.WRITEFUNCTION, self.on_body),
+            (pycurl.SOCKOPTFUNCTION, self.on_socket),
+            (pycurl.PREREQFUNCTION, self.on_request),
         )
         for option, value in (*_COMMON_OPTIONS, *own):
             self.easy.setopt(option, value)
@@ -351,12 +351,13 @@ class Transfer:
         known = info(pycurl.OS_ERRNO), info(pycurl.SSL_VERIFYRESULT), info(pycurl.HTTP_CONNECTCODE)
         return Ended(code, text, phase, tls, *known)
 
-    def _on_socket(self, descriptor: int, _purpose: int) -> int:
+    def on_socket(self, descriptor: int, _purpose: int) -> int:
+        """Note a socket that libcurl has opened for this attempt."""
         self._opened_sockets.append(descriptor)
         self._connections.forget(descriptor)  # a closed connection may have had the same number
         return int(pycurl.SOCKOPT_OK)
 
-    def _on_request(self, _remote: str, _local: str, _remote_port: int, local_port: int) -> int:
+    def on_request(self, _remote: str, _local: str, _remote_port: int, local_port: int) -> int:
         """Decide whether the request may leave: only once, and not on a kept connection that is no longer usable."""
         if self._requests_sent:  # libcurl repeats it, whatever its method
             self._aborted_as = Ended(0, "", Phase.WAITING, tls=False)
@@ -377,7 +378,8 @@ class Transfer:
         if self._lines and self._connection is not None:
             _acknowledge(self._connection.descriptor)
 
-    def _on_body(self, data: bytes) -> int | None:
+    def on_body(self, data: bytes) -> int | None:
+        """Add a part of the body; refuse one without a head, which is not HTTP."""
         if not self._lines:
             self._first_bytes = data[:8]
             return -1
@@ -414,11 +416,11 @@ class Connections:
         self._free_transfers: list[Transfer] = []
         self._loop = asyncio.get_running_loop()
         self._multi = pycurl.CurlMulti()
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_watch)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self.on_watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self.on_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
         self._sockets = selectors.DefaultSelector()  # watches all sockets of libcurl, and the loop watches it
-        self._loop.add_reader(self._sockets, self._run_ready)
+        self._loop.add_reader(self._sockets, self.run_ready)
         self._watched: dict[int, int] = {}  # events by descriptor
         # Sockets between two requests. They stay watched, which saves 4 us a request.
         self._unused_sockets: set[int] = set()
@@ -501,7 +503,7 @@ class Connections:
 
     # What the loop calls.
 
-    def _run_ready(self) -> None:
+    def run_ready(self) -> None:
         """Run libcurl for the sockets that are ready."""
         for key, events in self._sockets.select(0):
             if key.fd in self._unused_sockets:  # its server has closed it
@@ -512,7 +514,7 @@ class Connections:
                 _acknowledge(key.fd)
         self._acknowledge_heads()
 
-    def _run_timeouts(self) -> None:
+    def run_timeouts(self) -> None:
         """Run libcurl's timeouts: it begins added handles, and ends those that take too long."""
         self._fires_at = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
@@ -538,7 +540,8 @@ class Connections:
 
     # What libcurl calls.
 
-    def _on_watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
+    def on_watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
+        """Watch a socket for these events, or keep it watched while no request uses it."""
         if not events & pycurl.POLL_INOUT:
             self._unused_sockets.add(descriptor)
             return
@@ -551,7 +554,8 @@ class Connections:
             self._sockets.register(descriptor, events)
             self._watched[descriptor] = events
 
-    def _on_timer(self, milliseconds: int) -> None:
+    def on_timer(self, milliseconds: int) -> None:
+        """Note when libcurl wants to be called."""
         self._due_at = inf if milliseconds < 0 else self._loop.time() + milliseconds / 1000
         self._start_timer()
 
@@ -561,7 +565,7 @@ class Connections:
             if self._timer is not None:
                 self._timer.cancel()
             self._fires_at = self._due_at
-            self._timer = self._loop.call_later(max(0.0, self._due_at - self._loop.time()), self._run_timeouts)
+            self._timer = self._loop.call_later(max(0.0, self._due_at - self._loop.time()), self.run_timeouts)
 
 
 def _acknowledge(descriptor: int) -> None:

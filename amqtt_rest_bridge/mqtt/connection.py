@@ -228,7 +228,13 @@ class MqttConnection(asyncio.Protocol):
 
     async def unsubscribe(self, subscriptions: Iterable[Subscription]) -> None:
         """Unsubscribe, and wait for the broker's answers. Up to 64 packets are sent together."""
-        await _together(self._unsubscribe(wanted) for wanted in subscriptions)
+
+        async def unsubscribe(unwanted: Subscription) -> None:
+            packet_id = self._free_id()
+            packet = packets.unsubscribe(packet_id, [unwanted.topic_filter], self._properties_of(unwanted))
+            await self._ask(packet_id, standard.UNSUBACK, packet)
+
+        await _together(unsubscribe(unwanted) for unwanted in subscriptions)
 
     def publish(
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
@@ -385,11 +391,6 @@ class MqttConnection(asyncio.Protocol):
                 f"the broker grants QoS {code} to the subscription of {wanted.topic_filter}, "
                 f"which needs QoS {wanted.qos}"
             )
-
-    async def _unsubscribe(self, unwanted: Subscription) -> None:
-        packet_id = self._free_id()
-        packet = packets.unsubscribe(packet_id, [unwanted.topic_filter], self._properties_of(unwanted))
-        await self._ask(packet_id, standard.UNSUBACK, packet)
 
     def _properties_of(self, subscription: Subscription) -> dict[Property, Any] | None:
         """Return the user properties of a subscription as those of a packet; None with MQTT 3.1.1."""

@@ -158,7 +158,7 @@ class EventIntake(MessageSession):
         if not is_taken and self._warnings.count():
             what = "it stays on disk" if delivery.is_bounded else "it is dropped"
             topic = loggable(received.topic)
-            log.warning("%s: the event of a message on %s is gone; %s", self.client.client_id, topic, what)
+            log.warning("%s: the event of a message on %s is gone; %s", self.client_id, topic, what)
         if not is_taken and delivery.is_bounded:
             delivery.abandon()  # the endpoint keeps it
         else:
@@ -180,7 +180,7 @@ class EventIntake(MessageSession):
         if not delivery.is_bounded and received.packet_id is not None:
             for number in received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()):
                 if self._names.get(number) == event:
-                    return f"{self.client.client_id} {received.packet_id} {number}"
+                    return f"{self.client_id} {received.packet_id} {number}"
         return ""
 
     def _events_of(self, received: Publish) -> list[EventName]:

@@ -102,7 +102,7 @@ class MqttDelivery:
 
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of the message for an event."""
-        return idempotency_key(self.session.client.client_id, self.received, event)
+        return idempotency_key(self.session.client_id, self.received, event)
 
     def mark(self, event: EventName) -> str:
         """Return the mark of a publication that ends the message for an event; see `MessageSession.mark`."""
@@ -121,6 +121,7 @@ class MessageSession(ConnectionUser):
     def __init__(
         self, broker: Callable[[], Address], session: ClientSession, gate: Callable[[], Awaitable[object]] | None = None
     ) -> None:
+        self.client_id = session.client_id
         self.held = 0  # messages whose calls have not all ended
         self.redelivered = 0  # messages that came with DUP
         self.is_paused = False
@@ -524,7 +525,7 @@ class Intake(MessageSession):
         if self._warnings.count():
             what = "it waits for a worker that has one" if is_kept else "no other worker has one: it is acknowledged"
             topic = loggable(delivery.received.topic)
-            log.warning("%s: no event here takes a message on %s; %s", self.client.client_id, topic, what)
+            log.warning("%s: no event here takes a message on %s; %s", self.client_id, topic, what)
         if is_kept:
             self._unserved.append(delivery)
         else:

@@ -317,7 +317,7 @@ class _Writer(WriterAdapter):
 
 
 class _Connections:
-    """Begins and ends the connections of a broker in place of amqtt's steps, and keeps the set `handlers`."""
+    """Begins and ends the connections of a broker: steps of amqtt, replaced. Adds to `handlers`, and removes."""
 
     def __init__(self, broker: Any, handlers: set[ClientHandler]) -> None:
         self._broker = broker
@@ -326,13 +326,13 @@ class _Connections:
         self._latest: dict[str | None, ClientHandler] = {}  # by client id
         self._admitted: set[int] = set()  # `id()` of each authenticated session about which amqtt will ask
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
-        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self._receive)
-        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self._is_admitted)
+        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
+        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self.is_admitted)
         self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
-        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self._pass_on)
-        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self._give_up)
+        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self.serve_packets)
+        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self.give_up_all)
 
-    async def _receive(
+    async def serve_client(
         self, reader: Any, writer: Any, session: Session, handler: ClientHandler, server: Any, listener_name: str
     ) -> None:
         """Authenticate a client, serve its connection, and end it."""
@@ -362,11 +362,12 @@ class _Connections:
         if serving.done() and not serving.cancelled():
             serving.result()
 
-    async def _pass_on(self, _: Session, handler: ClientHandler) -> None:
+    async def serve_packets(self, _: Session, handler: ClientHandler) -> None:
+        """Pass on what a client has sent, until its connection ends."""
         await handler.pass_on(self._broker, self._failed)
 
-    async def _is_admitted(self, session: Session, listener: Any) -> bool:
-        """Return whether a client may connect; amqtt asks again about clients that `_receive` has authenticated."""
+    async def is_admitted(self, session: Session, listener: Any) -> bool:
+        """Return whether a client may connect; amqtt asks again about clients that `serve_client` has authenticated."""
         if id(session) in self._admitted:
             self._admitted.discard(id(session))
             return True
@@ -430,7 +431,7 @@ class _Connections:
         present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
         return present is session and its_handler is not handler
 
-    async def _give_up(self) -> None:
+    async def give_up_all(self) -> None:
         """Drop the messages of all connections, wait for the ends of these, and end forwarding."""
         left = list(self._handlers)
         for handler in left:

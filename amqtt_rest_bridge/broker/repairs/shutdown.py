@@ -99,7 +99,7 @@ class Draining:
         broker, loop = self._broker, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         if self._own is None:
-            self._own = amqtt_broker.replace_packet_event(broker, self._fire_or_discard)
+            self._own = amqtt_broker.replace_packet_event(broker, self.fire_or_discard)
         while len(waiting) and loop.time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         await self.passed_on(min(_PASS_SECONDS, deadline - loop.time()))
@@ -123,7 +123,7 @@ class Draining:
         failed = sum(not one.done() or (not one.cancelled() and one.exception() is not None) for one in begun)
         return len(waiting) + failed + unsent
 
-    async def _fire_or_discard(self, event: Any, **arguments: Any) -> None:
+    async def fire_or_discard(self, event: Any, **arguments: Any) -> None:
         """Discard the packets of clients, except acknowledgements and DISCONNECT.
 
         A message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher with

@@ -83,15 +83,15 @@ def mend(broker: Any) -> None:
 
 
 class _Streams:
-    """Makes the listeners of a broker, and serves its TCP connections, in place of amqtt's steps."""
+    """Makes the listeners of a broker, and serves its TCP connections: two steps of amqtt, replaced."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the connections that are open; see `_KEPT`
-        self._listen_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, self._listen)
-        self._serve_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, self._serve)
+        self._listen_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, self.listen)
+        self._serve_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, self.serve)
 
-    async def _listen(self, name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+    async def listen(self, name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
         """Make a listener. `wait_closed` of a TCP listener first aborts what is still connected."""
         address = amqtt_broker.bare_address(address)
         if kind is not ListenerType.TCP:
@@ -111,7 +111,7 @@ class _Streams:
             server.wait_closed = cut_off  # type: ignore[method-assign]
         return server
 
-    async def _serve(self, reader: "Stream", writer: asyncio.StreamWriter, listener_name: str) -> None:
+    async def serve(self, reader: "Stream", writer: asyncio.StreamWriter, listener_name: str) -> None:
         """Serve a TCP connection, then close it."""
         self._writers.add(writer)
         # From Python 3.12 on nothing else keeps the writer once it is served, and the connection may still be open.
@@ -312,8 +312,13 @@ class _Forwarding:
             await asyncio.sleep(0)
 
     async def _forward_next(self) -> None:
-        """Wait for a message, and start a delivery to each of its subscribers."""
-        before = len(self._deliveries)
+        """Wait for a message, start a delivery to each of its subscribers, and drop deliveries that have ended.
+
+        Deliveries at the front of the list are looked at: those that have ended are dropped, others move to the end.
+        With two looks for each new delivery, at most half of the deliveries in the list have ended.
+        """
+        deliveries = self._deliveries
+        before = len(deliveries)
         try:
             await self._forward()
         except (Exception, asyncio.CancelledError) as error:  # of a topic plugin
@@ -322,21 +327,14 @@ class _Forwarding:
                 raise
             if count := self._failed.count():
                 log.exception("%d message(s) did not reach all subscribers; the last one failed so", count)
-        self._drop_ended(2 * (len(self._deliveries) - before) + 1)
-
-    def _drop_ended(self, looks: int) -> None:
-        """Look at the first `looks` deliveries: drop those that have ended, and move the others to the end.
-
-        With two looks for each new delivery, at most half of the deliveries in the list have ended.
-        """
-        for _ in range(min(looks, len(self._deliveries))):
-            delivery = self._deliveries.popleft()
+        for _ in range(min(2 * (len(deliveries) - before) + 1, len(deliveries))):
+            delivery = deliveries.popleft()
             if not delivery.done():
-                self._deliveries.append(delivery)
+                deliveries.append(delivery)
                 continue
-            error = None if delivery.cancelled() else delivery.exception()
-            if error is not None and (count := self._undelivered.count()):
-                log.warning("%d message(s) did not reach a client, the last one: %s", count, reason(error))
+            failure = None if delivery.cancelled() else delivery.exception()
+            if failure is not None and (count := self._undelivered.count()):
+                log.warning("%d message(s) did not reach a client, the last one: %s", count, reason(failure))
 
 
 class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
