@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.addresses import in_url
-from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
@@ -46,12 +46,8 @@ class Admin:
         self._settings = settings
         self._pids = pids
         self._file = None if settings.failures is None else FailureFile(Path(settings.failures), KeptRun)
-        kept = (
-            KeptRuns()
-            if self._file is None
-            else KeptRuns(self._file.put, sorted(self._file.loaded, key=attrgetter("run.time")))
-        )
-        self.records = RunRecorder(runs, Capture(settings.capture), kept)
+        first = [] if self._file is None else sorted(self._file.loaded, key=attrgetter("run.time"))
+        self.records = RunRecorder(runs, Capture(settings.capture), self._file, first)
         """What the engine notes."""
         self._socket = None
         if settings.admin_port is not None:

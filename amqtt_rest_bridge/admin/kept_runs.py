@@ -5,13 +5,14 @@ large, the route with the most bytes loses its oldest run, so no route pushes ou
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.evidence import MASKED_BYTES, Evidence
+from amqtt_rest_bridge.admin.problems import Problems
 from amqtt_rest_bridge.admin.runs import Run, outcome_of
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import MessageProperties
@@ -77,24 +78,32 @@ _Part = tuple[str, Outcome]
 """A route's name, and how its runs have ended."""
 
 
+class KeepsCopies(Protocol):
+    """What keeps a copy of each kept run, such as a file."""
+
+    def put(self, name: str, run: KeptRun | None) -> None:
+        """Keep the run with this id in place of the one before; None: keep it no more."""
+
+
 class KeptRuns:
     """The kept runs of all routes, by id.
 
     Args:
-        changed: Called with the id of each run that is added or replaced, and the run; with None for a dropped one.
+        problems: Count the failures.
+        copies: Keeps copies of the runs.
         first: The runs of the start, the oldest first.
         most_bytes: The bytes that all runs may take.
     """
 
     def __init__(
         self,
-        changed: Callable[[str, KeptRun | None], None] = lambda *_: None,
+        problems: Problems | None = None,
+        copies: KeepsCopies | None = None,
         first: Iterable[KeptRun] = (),
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.on_superseded: Callable[[Run], None] = lambda _: None
-        """Called with a failure that is dropped while a newer run has its message."""
-        self._changed = changed
+        self._problems = problems
+        self._copies = copies
         self._most = most_bytes
         self._runs: dict[str, KeptRun] = {}  # the oldest first
         self._parts: dict[_Part, dict[str, KeptRun]] = {}
@@ -109,7 +118,7 @@ class KeptRuns:
         """Keep a run, as the newest one."""
         run = self._keep(run)
         if self._runs.get(run.run.id or "") is run:
-            self._changed(run.run.id or "", run)
+            self._copy(run.run.id or "", run)
 
     def _keep(self, run: KeptRun) -> KeptRun:
         name, route = run.run.id or "", run.run.route or ""
@@ -167,7 +176,7 @@ class KeptRuns:
         if kept is not None:
             if kept.run.retry_outcome == Outcome.RETRYING:  # it was given up
                 self._set_retry(name, None, None)
-            self._changed(name, self._runs[name])
+            self._copy(name, self._runs[name])
 
     def _set_retry(self, name: str, run: str | None, outcome: str | None) -> None:
         kept = self._runs.get(name)
@@ -208,9 +217,14 @@ class KeptRuns:
     def _drop(self, name: str) -> None:
         run = self._runs[name]
         self._remove(name)
-        self._changed(name, None)
-        if run.is_failure and run.run.retried_as is not None and run.run.retry_outcome != Outcome.SUCCEEDED:
-            self.on_superseded(run.run)
+        self._copy(name, None)
+        is_superseded = run.run.retried_as is not None and run.run.retry_outcome != Outcome.SUCCEEDED
+        if self._problems is not None and run.is_failure and is_superseded:  # a newer run has its message
+            self._problems.remove_superseded(run.run)
+
+    def _copy(self, name: str, run: KeptRun | None) -> None:
+        if self._copies is not None:
+            self._copies.put(name, run)
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)

@@ -9,7 +9,7 @@ are kept with their messages are masked first.
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from typing import Final
 
@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.evidence import call_evidence, request_evidence
-from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.admin.kept_runs import KeepsCopies, KeptRun, KeptRuns
 from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.problems import Problems, hint_of
 from amqtt_rest_bridge.admin.runs import (
@@ -117,22 +117,23 @@ class RunRecorder:
     Args:
         runs: Makes the ids of calls.
         capture: Which runs are kept with message, request and response.
-        kept: The store of these runs.
+        copies: Keeps copies of these runs.
+        first: The kept runs of the start, the oldest first.
     """
 
     def __init__(
         self,
         runs: RunIds,
         capture: Capture = Capture.FAILURES,
-        kept: KeptRuns | None = None,
+        copies: KeepsCopies | None = None,
+        first: Iterable[KeptRun] = (),
     ) -> None:
         self._ids = runs
         self._capture = capture
-        self.kept = KeptRuns() if kept is None else kept
-        """Runs with their messages."""
         self.problems = Problems()
         """What is wrong now."""
-        self.kept.on_superseded = self.problems.remove_superseded
+        self.kept = KeptRuns(self.problems, copies, first)
+        """Runs with their messages."""
         self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}

@@ -21,6 +21,21 @@ def names(kept: KeptRuns, route: str | None = None) -> list[str | None]:
     return [one.run.id for one in kept.newest(route)]
 
 
+class Copies:
+    """Keeps copies of runs, and the ids of all that changed."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, KeptRun] = {}
+        self.changed: list[str] = []
+
+    def put(self, name: str, run: KeptRun | None) -> None:
+        self.changed.append(name)
+        if run is None:
+            del self.runs[name]
+        else:
+            self.runs[name] = run
+
+
 def test_of_each_route_the_last_hundred_failures_and_twenty_others_are_kept() -> None:
     kept = KeptRuns()
     for number in range(150):
@@ -34,8 +49,8 @@ def test_of_each_route_the_last_hundred_failures_and_twenty_others_are_kept() ->
 
 
 def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
-    changed: list[str] = []
-    kept = KeptRuns(lambda name, _: changed.append(name))
+    copies = Copies()
+    kept = KeptRuns(copies=copies)
     for number, retry_of in enumerate((None, "R0", "R0", None)):
         one = run(number)
         kept.add(replace(one, run=replace(one.run, retry_of=retry_of)))
@@ -44,9 +59,9 @@ def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     kept.begin_retry("R1", "R9")
     outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "failed", "R1": "retrying", "R2": None, "R3": None}
-    del changed[:]
+    copies.changed.clear()
     assert [record.id for record in kept.note_retry_outcome("R1", "succeeded")] == ["R0", "R1", "R2"]
-    assert changed == ["R0", "R1", "R2"]
+    assert copies.changed == ["R0", "R1", "R2"]
     kept.begin_retry("R0", "R10")
     kept.note_retry_outcome("R0", "failed")
     assert kept.note_retry_outcome("R0", "succeeded") == [], "once is enough"
@@ -97,15 +112,8 @@ def test_a_payload_that_has_no_room_at_all_is_left_out_and_its_run_is_kept() -> 
 
 
 def test_each_change_is_passed_on_so_that_a_copy_has_the_same_runs() -> None:
-    copy: dict[str, KeptRun] = {}
-
-    def change(name: str, changed: KeptRun | None) -> None:
-        if changed is None:
-            del copy[name]
-        else:
-            copy[name] = changed
-
-    kept = KeptRuns(change)
+    copies = Copies()
+    copy, kept = copies.runs, KeptRuns(copies=copies)
     for number in range(300):
         kept.add(run(number % 170, payload=bytes(number % 7 * 100_000)))
     kept.begin_retry("R100", "other")

@@ -139,7 +139,7 @@ def test_a_machine_without_time_is_not_the_fault_of_the_definition(monkeypatch: 
 
 def test_in_its_process_no_file_is_read_and_no_connection_made() -> None:
     code = (
-        "from amqtt_rest_bridge.tools.playground.__main__ import read_no_files\nread_no_files()\n"
+        "from amqtt_rest_bridge.tools.playground import read_no_files\nread_no_files()\n"
         "import socket\n"
         "for what in (lambda: open('/etc/hostname'), lambda: socket.socket().connect(('127.0.0.1', 9))):\n"
         "    try:\n        what()\n    except PermissionError as error:\n        print(error.strerror)\n"

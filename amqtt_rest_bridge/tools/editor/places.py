@@ -6,11 +6,11 @@ A notebook is its JSON text: the places of a cell are those in that text.
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amqtt_rest_bridge.lot.sources import is_route_cell
 
@@ -18,11 +18,8 @@ UTF_16 = "utf-16"
 """The unit of columns unless an editor asks for another one."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_WIDTHS: Mapping[str, Callable[[str], int]] = {
-    "utf-8": lambda char: len(char.encode("utf-8", "surrogatepass")),
-    UTF_16: lambda char: 2 if char > "\uffff" else 1,
-    "utf-32": lambda _: 1,
-}
+_ENCODINGS: Final = {"utf-8": ("utf-8", 1), UTF_16: ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+"""How a text is encoded in units, and the octets of a unit."""
 
 
 class EditorPlace(NamedTuple):
@@ -38,7 +35,7 @@ class Lines:
     def __init__(self, text: str, units: str = UTF_16) -> None:
         self._text = text
         self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
-        self._width = _WIDTHS[units]
+        self._encoding, self._octets = _ENCODINGS[units]
         # Characters that may be wider than one unit, and how many units more than characters there are up to each.
         self._wide = [found.start() for found in _NOT_ASCII.finditer(text)]
         self._more = [0, *accumulate(self._width(text[offset]) - 1 for offset in self._wide)]
@@ -66,6 +63,10 @@ class Lines:
                 return start + number
             units += self._width(char)
         return start + len(written)
+
+    def _width(self, char: str) -> int:
+        """Return the units of a character; half a surrogate pair, which an editor may send, is one too."""
+        return len(char.encode(self._encoding, "surrogatepass")) // self._octets
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -1,15 +1,22 @@
-"""The trial of a definition: its faults, its drawing, and what a message or request would do. Pure.
+"""The trial of a definition: its faults, its drawing, and what a message or request would do.
 
-`site.playground` starts the process that runs it, `python -m amqtt_rest_bridge.tools.playground`. Nothing is sent,
-published or saved, and no variable is read: each variable and secret has its own name for a value.
+`site.playground` starts the process that runs it, `python -m amqtt_rest_bridge.tools.playground`, which reads a `Trial`
+from standard input and writes a `TrialResult` to standard output. Nothing is sent, published or saved, and no variable
+is read: each variable and secret has its own name for a value. The process has little priority and limits on processor
+time and memory, and reads no file but its own code.
 """
 
+import errno
+import os
 import re
+import resource
+import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +29,7 @@ from amqtt_rest_bridge.lot.evaluation import NameEnvironment
 from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, LoadResult, Message, Publication, Route
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Source
-from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, TrialResult
+from amqtt_rest_bridge.site.playground import CPU_SECONDS, Exchange, ShownFault, Trial, TrialResult
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_topic
 
 _PATH: Final = "definition"
@@ -33,6 +40,13 @@ _MOST_EXCHANGES: Final = 30
 _LONGEST: Final = 8192  # characters of a body
 _BEFORE: Final = 24  # characters of a line before a fault, few enough for a phone
 _BEHIND: Final = 80
+_MEMORY: Final = 1 << 30
+_NICE: Final = 10
+# An event loop makes a pair of sockets; nothing is to reach, or be reached from, outside of the process.
+_REFUSED: Final = (
+    "os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.",
+    "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostby", "socket.getnameinfo", "socket.send",
+)  # fmt: skip
 _SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
 
 
@@ -178,3 +192,47 @@ def _body_text(body: bytes) -> str:
     except UnicodeDecodeError:
         return f"({len(body)} bytes that are not text)"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n... {len(text)} characters in all"
+
+
+# The process.
+
+
+def read_no_files() -> None:
+    """Refuse to open files but those of imports, and let any path look like a file: a definition must learn nothing."""
+    # The folders of libraries, and the packages that are elsewhere. The other folders of `sys.path` and the prefix of
+    # Python are not code: whole projects may be in them.
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    libraries += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    places = [os.path.realpath(folder) for folder in libraries]
+    for name, module in list(sys.modules.items()):
+        if "." not in name and (file := getattr(module, "__file__", None)):
+            place = os.path.realpath(file)
+            places.append(os.path.dirname(place) if hasattr(module, "__path__") else place)  # noqa: PTH120
+    code = tuple(f"{place}{os.sep}" for place in places)
+    status, any_file = os.stat, os.stat(__file__)  # noqa: PTH116
+
+    def is_ours(path: "int | str | bytes | os.PathLike[str]") -> bool:
+        return isinstance(path, int) or f"{os.path.realpath(os.fsdecode(path))}{os.sep}".startswith(code)
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_REFUSED) or (event == "open" and not is_ours(arguments[0])):
+            raise PermissionError(errno.EACCES, "the playground reads no files; leave it out here")
+
+    sys.addaudithook(refuse)
+    os.stat = lambda path, **given: status(path, **given) if is_ours(path) else any_file
+
+
+def main() -> int:
+    """Judge what standard input holds, within the limits."""
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    read_no_files()
+    trial = msgspec.json.decode(sys.stdin.buffer.read(), type=Trial)
+    sys.stdout.buffer.write(msgspec.json.encode(run_trial(trial)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
