@@ -196,13 +196,8 @@ def import_paths(
             faults.append({"where": fault.where, "reason": fault.reason})
         bar.update(task, completed=reading.done, total=reading.total)
 
-    def report_waiting() -> None:
-        console.print("another import into this library is running; waiting until it has ended")
-
     with bar:
-        report = import_templates(
-            database_url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=report_waiting
-        )
+        report = import_templates(database_url, paths, prune=prune, dry_run=dry_run, observe=observe)
     if as_json:
         more = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
         print(json.dumps({**report.counts, **more}, ensure_ascii=False))

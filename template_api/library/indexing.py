@@ -10,17 +10,15 @@ import json
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlmodel import col
 
-from template_api.library.database import reading
-from template_api.library.models import Deletion, LibraryRow, TemplateRow, columns
+from template_api.library.models import FILTERS, Deletion, LibraryRow, TemplateRow, columns, found_by, objects
 from template_api.ranking import Document, Prepared, Ranking, SearchIndex, Synonyms
-from template_api.records import Status, SynonymRule
+from template_api.records import FreeForm, Status, SynonymRule
 from template_api.sources import shipped_synonyms
 
 log = logging.getLogger(__name__)
@@ -54,6 +52,7 @@ class Indexer:
     Attributes:
         ranking: the index as it is searched; None while a first one is built.
         edition: a number that grows with each state of `ranking`.
+        objects: what classifies the templates, by the facet of its id as `tag_ids:ID`; also what no template has now.
     """
 
     def __init__(self, engine: Engine, pace: Pace) -> None:
@@ -67,10 +66,11 @@ class Indexer:
         self._is_complete = False  # and is searched
         self.ranking: Ranking | None = None
         self.edition = 0
+        self.objects: dict[str, FreeForm] = {}
 
     def work(self) -> bool:
         """Do a part of what the index lacks; return whether something is left."""
-        with reading(self._engine) as connection:
+        with self._engine.connect() as connection:
             library, version, rules = connection.execute(_LIBRARY).one()
             if library != self._library or version < self._version:
                 self._begin(library, version)
@@ -106,21 +106,13 @@ class Indexer:
             self._index.remove(key)
         rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._rows)).all()
         for row in rows:
-            if row.status == Status.PUBLISHED:
-                self._index.put(_document(row))
-            else:
+            if row.status != Status.PUBLISHED:
                 self._index.remove(row.id)
+                continue
+            texts = msgspec.json.decode(row.prepared, type=Prepared)
+            facets = tuple(found_by(row.facets, row.difficulty))
+            self._index.put(Document(row.id, texts, row.published_at, facets, row.updated_at))
+            for member, name in FILTERS.items():
+                self.objects.update({f"{name}:{one['id']}": one for one in objects(row.facets, member)})
         self._version = rows[-1].changed if len(rows) == self._rows else version
         log.debug("%d templates put", len(rows))
-
-
-def _document(row: Any) -> Document:
-    """Return what the search reads of a row. Filters find what classifies a template by its id and by its slug."""
-    facets = json.loads(row.facets)
-    named = [("tag_ids", tag) for tag in facets["tags"]] + [("route_ids", route) for route in facets["routes"]]
-    named += [("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])]
-    found = [f"{kind}:{name}" for kind, one in named if one for name in (one["id"], one["slug"].lower())]
-    if row.difficulty is not None:
-        found.append(f"difficulty:{row.difficulty}")
-    texts = msgspec.json.decode(row.prepared, type=Prepared)
-    return Document(row.id, texts, row.published_at, tuple(found), row.updated_at)

@@ -4,28 +4,17 @@ Blocks on files and the database. Raises `DatabaseUnavailableError` where that d
 cannot be used.
 """
 
-import sqlite3
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlmodel import Session, col, delete, or_, select
 
-from template_api.errors import StartError, TemplateApiError, UnknownTemplateError, did_you_mean
-from template_api.library.database import check_url, opened, parsed_url, shown_url, writing
-from template_api.library.importing import Report, import_templates, next_version
-from template_api.library.models import (
-    Deletion,
-    LibraryRow,
-    NotebookRow,
-    TemplateRoute,
-    TemplateRow,
-    TemplateTag,
-    columns,
-    now_text,
-)
+from template_api.errors import StartError, UnknownTemplateError, did_you_mean
+from template_api.library.database import connected, is_missing, opened, shown_url, writing
+from template_api.library.importing import Report, import_templates, mark_changed, next_version
+from template_api.library.models import Deletion, FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
 from template_api.records import Status
 from template_api.sources import Reading, read_templates
 
@@ -37,18 +26,16 @@ def fill_empty_library(
 
     Return what the import did, or None when there was none.
     """
-    with opened(database_url) as engine:
-        with writing(engine) as session:
-            library = session.exec(select(LibraryRow)).one()
-            if session.exec(select(TemplateRow.id).limit(1)).first() is not None and not library.is_filling:
-                return None
-            read_templates(path)  # a path that cannot be read is refused before anything is marked
-            library.is_filling = True
-            session.commit()
+    with opened(database_url) as engine, writing(engine) as session:
+        library = session.exec(select(LibraryRow)).one()
+        if session.exec(select(TemplateRow.id).limit(1)).first() is not None and not library.is_filling:
+            return None
+        read_templates(path)  # a path that cannot be read is refused before anything is marked
+        library.is_filling = True
+        session.commit()
         report = import_templates(database_url, path, observe=observe)
-        with writing(engine) as session:
-            session.exec(select(LibraryRow)).one().is_filling = False
-            session.commit()
+        library.is_filling = False
+        session.commit()
         return report
 
 
@@ -75,7 +62,8 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
         row = _named(session, id_or_slug)
         if row.status == status:
             return False
-        row.changed, row.status, row.updated_at = next_version(session), status.value, now_text()
+        row.status = status.value
+        mark_changed(session, row)
         if status is Status.PUBLISHED and row.published_at is None:
             row.published_at = row.updated_at
         session.commit()
@@ -86,8 +74,8 @@ def delete_template(database_url: str, id_or_slug: str) -> None:
     """Delete a template with all versions of its notebooks; raise as `set_status` does."""
     with opened(database_url) as engine, writing(engine) as session:
         row = _named(session, id_or_slug)
-        for link in (TemplateTag, TemplateRoute, NotebookRow):
-            session.exec(delete(link).where(col(link.template_id) == row.id))
+        for table in (FacetRow, NotebookRow):
+            session.exec(delete(table).where(col(table.template_id) == row.id))
         session.merge(Deletion(template_id=row.id, changed=next_version(session)))
         session.delete(row)
         session.commit()
@@ -108,30 +96,18 @@ def _named(session: Session, id_or_slug: str) -> TemplateRow:
 
 
 def place_faults(database_url: str, library: str | None) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Return the name of each of these settings that stops a start, and why.
+    """Return the name of each of these settings that stops a start, and why; connects to nothing.
 
-    Whether a PostgreSQL server answers, and whether its library is still empty, only a start can show.
+    Whether a database that exists is still empty, and so reads the library, only a start can show.
     """
+    would_fill = True
     try:
-        check_url(database_url)
-    except TemplateApiError as exc:
+        connected(database_url).dispose()
+        would_fill = is_missing(database_url)
+    except StartError as exc:
         yield ("database_url",), str(exc)
     try:
-        if library is not None:
-            _check_library(Path(library), database_url)
-    except TemplateApiError as exc:
+        if library is not None and would_fill:
+            read_templates(Path(library))  # only looks for the files: none is read before the first template is taken
+    except StartError as exc:
         yield ("library",), str(exc)
-
-
-def _check_library(library: Path, database_url: str) -> None:
-    """Check that a library can be read, unless it was imported: from then on its folder may be gone."""
-    with suppress(StartError, sqlite3.Error):  # no database, or without our tables: a start makes them
-        parsed = parsed_url(database_url)
-        if parsed.get_backend_name() != "sqlite":
-            return
-        address = f"{Path(parsed.database or '').absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            is_filled = connection.execute("SELECT 1 FROM templates LIMIT 1").fetchone() is not None
-            if is_filled and connection.execute("SELECT is_filling FROM library").fetchone() == (0,):
-                return
-    read_templates(library)  # only looks for the files: none is read before the first template is taken

@@ -1,5 +1,6 @@
 """The library's tables, the same on SQLite and PostgreSQL: the one description of the schema."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -8,11 +9,15 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel, col
 
 from template_api.ranking import prepared
+from template_api.records import FreeForm
 from template_api.sources.members import time_text
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Grows with each change of the models, so that older software refuses the database."""
-
+FILTERS: Final = {
+    "tags": "tag_ids", "routes": "route_ids", "category": "category_id", "broker_version": "broker_version_ids",
+}  # fmt: skip
+"""What templates are classified by: the member of `TemplateRow.facets`, and the name of the filter."""
 _UUID = 36
 
 
@@ -21,14 +26,24 @@ def now_text() -> str:
     return time_text(datetime.now(UTC))
 
 
-def prepared_text(title: str, labels: str, short_description: str, content: str, cells: str) -> str:
-    """Return `ranking.Prepared` of the texts of a template as the library keeps it."""
-    return msgspec.json.encode(prepared(title, labels, short_description, content, cells)).decode()
-
-
 def columns(*attributes: Any) -> list[Any]:
     """Return attributes of tables as the columns of a statement."""
     return [col(each) for each in attributes]
+
+
+class Json(sa.types.TypeDecorator[Any]):
+    """The type of columns that keep a value as JSON text."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Any) -> str | None:
+        """Return what is written."""
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, _dialect: Any) -> Any:
+        """Return what was read."""
+        return None if value is None else msgspec.json.decode(value)
 
 
 class Table(SQLModel):
@@ -37,57 +52,19 @@ class Table(SQLModel):
     metadata = sa.MetaData()
 
 
-class Named(Table):
-    """Base class of what classifies templates: id, name, slug, and as JSON the members that its author has added."""
-
-    id: str = Field(primary_key=True, max_length=_UUID)
-    name: str
-    slug: str = Field(unique=True)
-    members: str | None = None
-
-
-class Category(Named, table=True):
-    """A category; a template has one at most."""
-
-    __tablename__ = "categories"
-
-
-class Tag(Named, table=True):
-    """A tag: also a primitive, protocol or service that a template names."""
-
-    __tablename__ = "tags"
-
-
-class UsedRoute(Named, table=True):
-    """A route type that templates use, such as REST_API."""
-
-    __tablename__ = "routes"
-
-
-class BrokerVersion(Named, table=True):
-    """A version of the broker that templates are for."""
-
-    __tablename__ = "broker_versions"
-
-
 class TemplateRow(Table, table=True):
     """A template in any state.
 
-    `facets`, `labels` and `cells_text` repeat the linked rows: `facets` is the JSON of category, tags, routes
-    and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
-    status in the source when it was last imported, `digest` the hash of that source, `changed` is the
-    library's version that this row came with, and `updated_at` when that was. `prepared` is the JSON of
-    `ranking.Prepared`: the texts as the index takes them.
+    `facets` are category, tags, routes and broker version, objects with `id`, `name`, `slug` and what their author has
+    added. `labels` and `cells_text` are what the search reads of these and of the notebooks, `prepared` is the JSON of
+    `ranking.Prepared`: all texts as the index takes them. `source_status` is the status in the source when it was last
+    imported, `digest` the hash of that source, `changed` is the library's version that this row came with, and
+    `updated_at` when that was.
     """
 
     __tablename__ = "templates"
-    # All that a list, its filters and counts look at, in the order of the list: the rows themselves are long.
-    __table_args__ = (
-        sa.Index(
-            "templates_listed",
-            "status", sa.text("published_at DESC"), "id", "category_id", "difficulty", "broker_version_id", "changed",
-        ),
-    )  # fmt: skip
+    # All that a list and its count look at, in the order of the list: the rows themselves are long.
+    __table_args__ = (sa.Index("templates_listed", "status", sa.text("published_at DESC"), "id"),)
 
     id: str = Field(primary_key=True, max_length=_UUID)
     slug: str | None = Field(default=None, unique=True)
@@ -99,9 +76,7 @@ class TemplateRow(Table, table=True):
     status: str
     source_status: str
     published_at: str | None = None
-    category_id: str | None = Field(default=None, foreign_key="categories.id")
-    broker_version_id: str | None = Field(default=None, foreign_key="broker_versions.id")
-    facets: str
+    facets: dict[str, Any] = Field(sa_type=Json)
     labels: str
     cells_text: str
     digest: str
@@ -109,23 +84,25 @@ class TemplateRow(Table, table=True):
     updated_at: str | None = None
     prepared: str | None = None
 
+    def classify(self, facets: Mapping[str, Any], keywords: str) -> None:
+        """Set what it is classified by, words that only the search reads, and all texts as the index takes them."""
+        self.facets = dict(facets)
+        self.labels = " ".join(filter(None, (names(facets), keywords)))
+        self.prepare()
 
-class TemplateTag(Table, table=True):
-    """A tag of a template."""
-
-    __tablename__ = "template_tags"
-
-    template_id: str = Field(primary_key=True, foreign_key="templates.id")
-    tag_id: str = Field(primary_key=True, foreign_key="tags.id")
+    def prepare(self) -> None:
+        """Set the texts as the index takes them."""
+        texts = prepared(self.title, self.labels, self.short_description, self.content, self.cells_text)
+        self.prepared = msgspec.json.encode(texts).decode()
 
 
-class TemplateRoute(Table, table=True):
-    """A route type that a template uses."""
+class FacetRow(Table, table=True):
+    """What filters find a template by, see `found_by`."""
 
-    __tablename__ = "template_routes"
+    __tablename__ = "template_facets"
 
-    template_id: str = Field(primary_key=True, foreign_key="templates.id")
-    route_id: str = Field(primary_key=True, foreign_key="routes.id")
+    facet: str = Field(primary_key=True)
+    template_id: str = Field(primary_key=True, foreign_key="templates.id", index=True)
 
 
 class NotebookRow(Table, table=True):
@@ -175,12 +152,23 @@ class LibraryRow(Table, table=True):
     synonyms: str | None = None
 
 
-def having(table: type[Named], ids: Any) -> sa.ColumnElement[bool]:
-    """Return the condition of the templates that have one of some objects; `ids` are a list or a SELECT."""
-    if table is Tag:
-        linked = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(ids))
-    elif table is UsedRoute:
-        linked = sa.select(col(TemplateRoute.template_id)).where(col(TemplateRoute.route_id).in_(ids))
-    else:
-        return col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id).in_(ids)
-    return col(TemplateRow.id).in_(linked)
+def objects(facets: Mapping[str, Any], member: str) -> Sequence[FreeForm]:
+    """Return the objects of one kind that classify a template."""
+    held = facets[member]
+    return held if isinstance(held, list) else [held] if held else []
+
+
+def names(facets: Mapping[str, Any]) -> str:
+    """Return the names of what classifies a template."""
+    return " ".join(one["name"] for member in FILTERS for one in objects(facets, member))
+
+
+def found_by(facets: Mapping[str, Any], difficulty: str | None) -> set[str]:
+    """Return what filters find a template by: the id and slug of each object, as `tag_ids:SLUG`, and its difficulty."""
+    found = {
+        f"{name}:{text}"
+        for member, name in FILTERS.items()
+        for one in objects(facets, member)
+        for text in (one["id"], one["slug"].lower())
+    }
+    return found | ({f"difficulty:{difficulty}"} if difficulty else set())

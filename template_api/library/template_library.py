@@ -6,37 +6,27 @@ times a second one of them reads the library's version, by which cached answers 
 its own brings the index up to date, so that no request waits for that.
 """
 
-import json
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlmodel import col
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
-from template_api.library.database import open_database, reading
+from template_api.library.database import open_database
 from template_api.library.indexing import Indexer, Pace
-from template_api.library.models import (
-    BrokerVersion,
-    Category,
-    LibraryRow,
-    Named,
-    NotebookRow,
-    Tag,
-    TemplateRow,
-    UsedRoute,
-    columns,
-    having,
-)
+from template_api.library.models import FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
 from template_api.ranking import Filters, Ranking
 from template_api.records import (
     Difficulty,
     Found,
+    FreeForm,
     Notebook,
     Page,
     Place,
@@ -51,20 +41,15 @@ log = logging.getLogger(__name__)
 
 _SUGGESTIONS = 8
 _NEAR = 4
-_FILTERS = ("category_id", "difficulty", "tag_ids", "route_ids", "broker_version_ids")
-_KINDS: Final[dict[str, tuple[str, type[Named]]]] = {
-    "categories": ("category_id", Category),
-    "tags": ("tag_ids", Tag),
-    "routes": ("route_ids", UsedRoute),
-    "broker_versions": ("broker_version_ids", BrokerVersion),
-}
-"""What templates are classified by: the name that filters have for each group, and its table."""
+_GROUPS: Final = {
+    "categories": "category_id", "tags": "tag_ids", "routes": "route_ids", "broker_versions": "broker_version_ids",
+    "difficulties": "difficulty",
+}  # fmt: skip
+"""The groups of facets, and the filter of each."""
 _T, _N = TemplateRow, NotebookRow
 _VERSION: Final = sa.select(col(LibraryRow.version))
-_OF_ROW: Final = (
-    "id", "slug", "title", "short_description", "difficulty", "url", "content", "published_at", "updated_at",
-)  # fmt: skip
-"""What a `Summary` has of a row as it is, in its order; the rest is in `facets`."""
+_OF_ROW: Final = [each.name for each in fields(Summary) if hasattr(TemplateRow, each.name)]
+"""What a `Summary` has of a row as it is; the rest is in `facets`."""
 _SHOWN: Final = columns(_T.status, _T.facets, *(getattr(_T, name) for name in _OF_ROW))
 # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
 _SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
@@ -95,6 +80,7 @@ class TemplateLibrary:
         self._indexer = Indexer(self._engine, self._pace)
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
+        self._noted = threading.Lock()
         self._stopping = threading.Event()
         self._follower: threading.Thread | None = None
         self._fault: DatabaseUnavailableError | None = None  # the last one, until the database is back
@@ -107,7 +93,7 @@ class TemplateLibrary:
         # Requests wait for a slow database one at a time, the others go on with what is known.
         if time.monotonic() - self._checked > self._pace.follow and self._checking.acquire(blocking=False):
             try:
-                with self._noting(), reading(self._engine) as connection:
+                with self._noting(), self._engine.connect() as connection:
                     self._version = int(connection.execute(_VERSION).scalar_one())
             finally:
                 self._checked = time.monotonic()
@@ -187,17 +173,14 @@ class TemplateLibrary:
         With a query only what it finds is counted, as `facet_counts` does.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
-        known: list[tuple[str, str, Any]] = []
-        with reading(self._engine) as connection:
-            for name, (kind, table) in _KINDS.items():
-                named = sa.select(*columns(table.id, table.name, table.slug)).order_by(col(table.slug))
-                known.append((name, kind, connection.execute(named).all()))
-        known.append(("difficulties", "difficulty", [(str(each),) * 3 for each in Difficulty]))
-        found = {}
-        for group, kind, objects in known:
-            counted = [(*each, count) for each in objects if (count := counts.get(f"{kind}:{each[0]}"))]
-            counted.sort(key=lambda each: -each[3])
-            found[group] = [dict(zip(("id", "name", "slug", "count"), each, strict=True)) for each in counted]
+        known: dict[str, FreeForm] = dict(self._indexer.objects)
+        known |= {f"difficulty:{each}": {"id": each, "name": each, "slug": each} for each in Difficulty}
+        found: dict[str, list[dict[str, Any]]] = {group: [] for group in _GROUPS}
+        for group, name in _GROUPS.items():
+            for facet, count in counts.items():
+                if facet.startswith(f"{name}:") and (one := known.get(facet)):
+                    found[group].append({each: one[each] for each in ("id", "name", "slug")} | {"count": count})
+            found[group].sort(key=lambda each: (-each["count"], each["slug"]))
         return found
 
     def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:
@@ -218,7 +201,7 @@ class TemplateLibrary:
     def get(self, id_or_slug: str) -> Template | None:
         """Return the published template with this UUID or, if there is none, with this slug."""
         self.current()
-        with reading(self._engine) as connection:
+        with self._engine.connect() as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
             rows = [row for row in connection.execute(_ONE, wanted) if row.status == Status.PUBLISHED]
             if not rows:
@@ -230,26 +213,22 @@ class TemplateLibrary:
 
     def check(self) -> None:
         """Check that searches are answered: the database answers, and the search index is open."""
-        with reading(self._engine) as connection:
+        with self._engine.connect() as connection:
             connection.execute(_VERSION)
         self._ranking()
 
     def _latest(self, query: TemplateQuery) -> Page:
         """Return the newest templates that pass the filters, from the database."""
         wanted = [col(_T.status) == Status.PUBLISHED.value]
-        if query.difficulty:
-            wanted.append(col(_T.difficulty) == query.difficulty)
-        asked = _asked(query)
-        for name, table in _KINDS.values():
-            # PostgreSQL's driver refuses NUL, which no id or slug has.
-            storable = sorted(value.replace("\0", "\N{REPLACEMENT CHARACTER}") for value in asked[name])
-            named = sa.or_(col(table.id).in_(storable), sa.func.lower(col(table.slug)).in_(storable))
-            if storable:
-                wanted.append(having(table, sa.select(col(table.id)).where(named)))
+        for any_of in _filters(query):
+            # PostgreSQL's driver refuses NUL, which no facet has.
+            storable = [facet.replace("\0", "\N{REPLACEMENT CHARACTER}") for facet in any_of]
+            having = sa.select(col(FacetRow.template_id)).where(col(FacetRow.facet).in_(storable))
+            wanted.append(col(_T.id).in_(having))
         date, id_ = col(_T.published_at), col(_T.id)
         page = sa.select(id_).where(*wanted).order_by(date.desc(), id_).limit(query.limit + 1)  # is there one more?
         begin = query.place or Place(query.offset)
-        with reading(self._engine) as connection:
+        with self._engine.connect() as connection:
             shown = sa.select(date, id_).where(id_.in_(begin.keys), date.is_not(None)).order_by(date, id_.desc())
             last = connection.execute(shown.limit(1)).first() if begin.keys else None
             if last is None:
@@ -275,7 +254,7 @@ class TemplateLibrary:
         """Read the published ones among some templates, in this order: what was hidden a moment ago is not shown."""
         if not ids:
             return {}
-        with reading(self._engine) as connection:
+        with self._engine.connect() as connection:
             several = connection.execute(_SOME, {"ids": ids})
             rows = {row.id: row for row in several if row.status == Status.PUBLISHED}
         return {id_: _summary(rows[id_]) for id_ in ids if id_ in rows}
@@ -288,26 +267,20 @@ class TemplateLibrary:
             yield
         except DatabaseUnavailableError as exc:
             fault = exc
-        if fault is not None and self._fault is None:
-            log.error("%s; requests are answered with 500 until it is back", fault)
-        elif fault is None and self._fault is not None:
-            log.warning("the library's database is back")
-        self._fault = fault
-
-
-def _asked(query: TemplateQuery) -> dict[str, list[str]]:
-    """Return the values that each filter of a query asks for."""
-    given = {name: getattr(query, name) for name in _FILTERS}
-    return {
-        name: sorted(value) if isinstance(value, frozenset) else [value] if value else []
-        for name, value in given.items()
-    }
+        with self._noted:
+            if fault is not None and self._fault is None:
+                log.error("%s; requests are answered with 500 until it is back", fault)
+            elif fault is None and self._fault is not None:
+                log.warning("the library's database is back")
+            self._fault = fault
 
 
 def _filters(query: TemplateQuery) -> Filters:
     """Return the facets that a query's filters ask for, one of each filter."""
-    return [[f"{kind}:{value}" for value in values] for kind, values in _asked(query).items() if values]
+    given = {name: getattr(query, name) for name in _GROUPS.values()}
+    asked = {name: sorted(value) if isinstance(value, frozenset) else [value] for name, value in given.items() if value}
+    return [[f"{name}:{value}" for value in values] for name, values in asked.items()]
 
 
 def _summary(row: Any) -> Summary:
-    return Summary(*[getattr(row, name) for name in _OF_ROW], **json.loads(row.facets))
+    return Summary(**{name: getattr(row, name) for name in _OF_ROW}, **row.facets)

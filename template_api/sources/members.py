@@ -143,7 +143,7 @@ class NamedSource(Written, extra="allow"):
         if self.id is not None:
             self.slug, self.id = (self.slug, self.id.lower()) if is_uuid(self.id) else (self.slug or self.id, None)
         self.name = self.name or self.slug
-        self.slug = self.slug or slug_of(self.name)
+        self.slug = self.slug.lower() or slug_of(self.name)
         if not self.name or not self.slug:
             raise ValueError("must hold names, or objects with a name")
         json_text(self.model_extra, _MOST_MEMBERS)

@@ -256,9 +256,7 @@ def test_a_file_that_is_not_a_database_is_refused_with_its_reason(tmp_path: Path
     database.write_text("this is not a database, and long enough to be read as a page of one" * 20)
     file = tmp_path / "one.jsonl"
     file.write_text(json.dumps(make_template()))
-    with pytest.raises(
-        DatabaseUnavailableError, match="file is not a database; name another file, or move this one away"
-    ):
+    with pytest.raises(DatabaseUnavailableError, match=f"database sqlite:///{database}: file is not a database"):
         import_templates(f"sqlite:///{database}", file)
 
 

@@ -83,13 +83,16 @@ def test_a_first_import_that_never_began_is_not_made_over_another_library(
     assert statuses(store.url) == {"by-hand": "published"}
 
 
-def test_of_two_imports_the_second_waits(store: "Store", make_template: Make, tmp_path: Path) -> None:
+def test_of_two_imports_the_second_waits(
+    store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one stops in the middle until the second has said that it waits."""
     files = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
     for file in files:
         file.write_text("".join(json.dumps(make_template(f"{file.stem}-{n}")) + "\n" for n in range(3)))
     waits, order = threading.Event(), []
     begun = threading.Event()
+    monkeypatch.setattr("template_api.library.importing.log.warning", lambda _said: waits.set())
 
     def pause(_reading: Reading) -> None:
         begun.set()
@@ -99,11 +102,9 @@ def test_of_two_imports_the_second_waits(store: "Store", make_template: Make, tm
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(import_templates, store.url, files[0], observe=pause)
         assert begun.wait(60)
-        second = pool.submit(
-            import_templates, store.url, files[1], observe=lambda _: order.append("second"), on_wait=waits.set
-        )
+        second = pool.submit(import_templates, store.url, files[1], observe=lambda _: order.append("second"))
         assert str(first.result()) == str(second.result()) == "3 added, 0 changed, 0 unchanged, 0 failed"
     assert order == ["first"] * 3 + ["second"] * 3
-    waited: list[None] = []
-    import_templates(store.url, files, on_wait=lambda: waited.append(None))
-    assert waited == [], "the lock was released"
+    waits.clear()
+    import_templates(store.url, files)
+    assert not waits.is_set(), "the lock was released"

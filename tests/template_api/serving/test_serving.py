@@ -137,8 +137,10 @@ def test_a_library_is_imported_into_an_empty_database_only(
         pytest.param(["--database-url", " "], 2, "database_url must not be empty", id="blank database_url"),
         pytest.param(["--database-url", "nonsense"], 1, "is not a database URL", id="database_url"),
         pytest.param(["--database-url", "sqlite://"], 1, "names no file", id="database in memory"),
-        pytest.param(["--database-url", "sqlite:////no/such/x.db"], 1, "folder /no/such does not exist", id="folder"),
-        pytest.param(["--database-url", "sqlite:////usr"], 1, "/usr is a folder; name a file in it", id="a folder"),
+        pytest.param(
+            ["--database-url", "sqlite:////no/such/x.db"], 1, "/no/such/x.db is not a file in a folder", id="folder"
+        ),
+        pytest.param(["--database-url", "sqlite:////usr"], 1, "/usr is not a file in a folder", id="a folder"),
         pytest.param(["--database-url", "mysql://u:p@h/d"], 1, "mysql is not supported", id="another database"),
         pytest.param(["--database-url", "postgresql+nodriver://h/d"], 1, "is not supported", id="unknown driver"),
         pytest.param(["--library", "/no/such"], 1, "/no/such: there is no such file or folder", id="library"),
