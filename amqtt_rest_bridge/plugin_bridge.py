@@ -1,8 +1,8 @@
-"""The bridge of the plugin: `Program`, with the private endpoint of its broker for a broker.
+"""The bridge of the plugin: `bridge.Program`, connected to the private endpoint of its broker.
 
-`main` runs it as a child process, which `broker.child` starts and talks to by `broker.control`. `BridgeTasks` runs
-it as tasks of the broker's own loop (`processes: 0`), and has the methods of `BridgeChild`, so that the plugin need not
-know.
+`main` runs it as a child process, which `broker.child` has started and controls (`broker.control`). `BridgeTasks` runs
+it as tasks of the broker's own loop (`processes: 0`). It has the methods of `BridgeChild`, so that the plugin uses both
+in the same way.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from amqtt_rest_bridge.system import leave_no_core_file
 log = logging.getLogger(__name__)
 
 _MOST_LOG_BYTES: Final = 1 << 20  # of records that the broker has not read; further ones are dropped and counted
-_IN_USE_SECONDS: Final = 2.0  # that a start waits for the bridge of a broker that was killed
+_IN_USE_SECONDS: Final = 2.0  # how long a start waits for the bridge of a broker that was killed
 _AGAIN_SECONDS: Final = 0.2
-_FLUSH_SECONDS: Final = 0.5  # for what was written last, at the end
+_FLUSH_SECONDS: Final = 0.5  # at the end, for the last messages
 
 
 class BridgeTasks:
@@ -109,7 +109,7 @@ class BridgeProcess:
     """The bridge in a process of its own.
 
     Args:
-        start: What the broker has said first.
+        start: The first message of the broker.
         writer: The control socket.
     """
 
@@ -121,7 +121,7 @@ class BridgeProcess:
         self._stop: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Serve until the broker says that it stops; return early, with the reason sent, where that is impossible."""
+        """Serve until the broker sends `Stop`. If that is impossible, send the broker the reason, and return."""
         serving: asyncio.Future[Any] = asyncio.ensure_future(self._serve())
         await asyncio.wait([serving, self._stop], return_when=asyncio.FIRST_COMPLETED)
         if self._stop.done():
@@ -131,7 +131,7 @@ class BridgeProcess:
                 await self._program.stop(self._stop.result())
 
     async def obey(self, reader: asyncio.StreamReader) -> None:
-        """Do what the broker says, until it is gone."""
+        """Act on the messages of the broker, until it is gone."""
         while (message := await read(reader)) is not None:
             match message:
                 case Connect():
@@ -153,17 +153,18 @@ class BridgeProcess:
             self._program = program = await self._loaded()
             await self._may_connect.wait()
             await program.start()
-            self._tell(Failed(await program.supervisor.broken()))
+            self._send(Failed(await program.supervisor.broken()))
         except BridgeError as error:
-            self._tell(Failed.because_of(error))
+            self._send(Failed.because_of(error))
         except Exception as error:
             log.exception("the bridge cannot go on")
-            self._tell(Failed(reason(error)))
+            self._send(Failed(reason(error)))
 
     async def _loaded(self) -> Program:
-        """Return the bridge with its routes and ports, and tell the broker of them.
+        """Return the bridge with its routes and ports, and report them to the broker.
 
-        A port or file in use is tried for two seconds: a broker that was killed leaves a bridge, which ends then.
+        If a port or file is in use, try again for two seconds: the bridge of a broker that was killed needs that long
+        to end.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _IN_USE_SECONDS
@@ -181,28 +182,28 @@ class BridgeProcess:
         pids = {"main": os.getppid(), "bridge-0": os.getpid()}
         settings, place = self._start.settings, _place(self._start.settings, self._start.address)
         self._program = program = Program(
-            settings, MqttPublisher(is_private=True), place, on_reload=self._tell_loaded, pids=pids
+            settings, MqttPublisher(is_private=True), place, on_reload=self._report_loaded, pids=pids
         )
         if self._start.first is None:
-            self._tell_loaded(await program.load())
+            self._report_loaded(await program.load())
         else:
             first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
             program.use_first(first, before=self._start.ports)
-            self._tell_loaded(None)
+            self._report_loaded(None)
         return program
 
-    def _tell_loaded(self, first: FirstLoad | None) -> None:
+    def _report_loaded(self, first: FirstLoad | None) -> None:
         if self._program is not None:
             known = None if first is None else pickle.dumps(first)
-            self._tell(Loaded(dict(self._program.server_ports), self._program.admin_port, known))
+            self._send(Loaded(dict(self._program.server_ports), self._program.admin_port, known))
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         if not self._writer.transport.is_closing():  # uvloop would raise
             self._writer.write(written(message))
 
 
 class ControlHandler(logging.Handler):
-    """Sends log records to the broker's logging, from any thread. What is beyond a bound is dropped, and counted.
+    """Sends log records to the broker's logging, from any thread. If too many wait, others are dropped and counted.
 
     Args:
         writer: The control socket.
@@ -247,7 +248,7 @@ async def serve(sock: socket.socket) -> None:
     process = BridgeProcess(start, writer)
     running, obeying = asyncio.ensure_future(process.run()), asyncio.ensure_future(process.obey(reader))
     await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
-    if not running.done():  # the broker is gone, and with it the clients that results are for
+    if not running.done():  # the broker is gone, and with it the clients for the results
         process.release()
         if (folder := start.address.folder) is not None:  # which a broker that is killed leaves
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,11 @@
 """The private names of amqtt 0.12.1 that this package uses: all of them are in this module.
 
-An upgrade of amqtt begins here: look each name up in the new `amqtt/broker.py` and `amqtt/plugins/manager.py`, and run
-the tests of the broker; those of `repairs` say which defects are mended upstream. The functions take a broker whose
+An upgrade of amqtt begins here: look up each name in the new `amqtt/broker.py` and `amqtt/plugins/manager.py`, and run
+the tests of the broker; those of `repairs` show which defects are mended upstream. The functions take a broker whose
 constructor runs, or has run, and are called in its loop unless they say otherwise.
 
-amqtt has hooks for messages of clients, and runs them in a task for each message. It has none for last wills, `$SYS`
-topics and messages of plugins, none for a new connection, and none before a CONNECT gets its session. In these places a
+amqtt has hooks for messages of clients, and runs them in a task for each message. It has no hook for last wills, `$SYS`
+topics and messages of plugins, for a new connection, or for a CONNECT before it gets its session. In these places a
 function of this package replaces one of amqtt's `Steps`.
 """
 

@@ -1,4 +1,4 @@
-"""What amqtt makes of a configuration: its listeners, the classes of its plugins. Main thread, before the start."""
+"""A broker's configuration as amqtt reads it: listeners and plugin classes. Main thread, before the start."""
 
 import re
 import socket
@@ -33,10 +33,7 @@ _HAS_PORT: Final = re.compile(r"(?:^\d+|:[^:\]]+)$")
 
 
 class UnusableConfigurationError(ConfigurationError):
-    """amqtt cannot use a configuration; the message is its own.
-
-    `keys` lead to what it is about, as far as it says so.
-    """
+    """amqtt cannot use a configuration, and why. `keys` lead to the faulty value, as far as amqtt names it."""
 
     def __init__(self, keys: tuple[str, ...], message: str) -> None:
         super().__init__(message)
@@ -44,11 +41,11 @@ class UnusableConfigurationError(ConfigurationError):
 
 
 class UnusablePluginError(HintedError):
-    """A plugin's class cannot be used; the message says why, `hint` what was meant."""
+    """A plugin's class cannot be used, and why; `hint` names a similar class."""
 
 
 def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
-    """Return what amqtt makes of the values of a configuration, a new object each time; reads certificates.
+    """Return amqtt's form of the values of a configuration, a new object each time; reads certificates.
 
     Raises:
         UnusableConfigurationError: It cannot use them.
@@ -90,7 +87,7 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
 
 
 def _check_types(listeners: Any) -> None:
-    """Raise `UnusableConfigurationError` for what amqtt refuses without naming it: a listener's name, form or type."""
+    """Raise `UnusableConfigurationError` for a name, form or type of a listener that amqtt refuses unnamed."""
     for name, listener in listeners.items() if isinstance(listeners, Mapping) else ():
         if not isinstance(name, str):
             message = f"the name of listener {name} must be text, not {yaml_type_name(type(name))}: write it in quotes"

@@ -129,7 +129,7 @@ async def _release(broker: Broker) -> None:
 
 
 def record_failures(manager: Any) -> list[str]:
-    """Return the list to which failures of the plugins' start hooks will be added, each as a sentence.
+    """Return a list to which each failure of a plugin's start hook is added, as a sentence.
 
     Defect, amqtt 0.12.1: `fire_event` only prints the exception of `on_broker_pre_start` and `on_broker_post_start`,
     and the broker runs without that plugin. Upstream: https://github.com/Yakifo/amqtt/issues/51, closed when failing

@@ -56,7 +56,7 @@ _HEAD_TOO_LARGE: Final = refuse(
 _CHUNK_LINE_TOO_LONG: Final = refuse(
     catalogue.INVALID_REQUEST, "A chunk's size line or the trailer section is too long"
 )
-_MOST_LINE_BYTES: Final = 16_384  # of size lines and trailers, from one content to the next
+_MOST_LINE_BYTES: Final = 16_384  # of size lines and trailers between two pieces of content
 _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
 _HOST_VALUE: Final = re.compile(_HOST, re.ASCII)
 _NOT_ORIGIN_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
@@ -76,16 +76,16 @@ class State(Enum):
     ANSWERING = auto()
     """The answer is being made; the last part of the request came at `began`."""
     STREAMING = auto()
-    """A stream is sent, the last answer of the connection. What the peer sends is thrown away."""
+    """A stream is sent, the last answer of the connection. What the peer sends is discarded."""
     LINGERING = auto()
-    """A refusal was sent at `began`. What the peer sends is thrown away until it closes its side, or time is up."""
+    """A refusal was sent at `began`. What the peer sends is discarded until it closes its side, or time is up."""
 
 
 class Connection(asyncio.BufferedProtocol, Caller):
     """One connection of a port.
 
-    `began` (see `State`) and `active`, the time of the last read or write, are monotonic seconds. `opening` gives the
-    accepted socket to the loop; `transport` is None until then.
+    `began` (see `State`) and `active`, the time of the last read or write, are monotonic seconds. `opening` is the task
+    that gives the accepted socket to the loop; `transport` is None until it is done.
     """
 
     transport: asyncio.Transport | None = None
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._has_served = False
         self._was_refused = False  # the last answer was an error
         self._stream: _StreamSender | None = None
-        self._thrown_away = 0  # bytes, while it lingers
+        self._discarded = 0  # bytes, while it lingers
 
     # What the server calls.
 
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the connection has served a request and waits for the next one: closing it loses nothing."""
+        """Return whether a request was served and the next one has not begun, so that closing loses nothing."""
         return self._has_served and not (self.is_busy or self._reader.has_begun or self._stream)
 
     def is_late(self, since: float) -> bool:
@@ -215,8 +215,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
         """Keep received bytes until the next turn, and stop reading until then if bytes already wait."""
         state = self.state
         if state is State.LINGERING:
-            self._thrown_away += len(data)
-            if self._thrown_away > _LINGER_BYTES:
+            self._discarded += len(data)
+            if self._discarded > _LINGER_BYTES:
                 self.abandon()
         elif state is not State.STREAMING:
             self.active = time.monotonic()
@@ -261,7 +261,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
                     self._pause()  # until the next request is parsed
                 else:
                     self._resume()  # so that it is noted if the peer leaves
-                self._serve()
+                self._answer_request()
             elif self.has_left:
                 transport.close()
             else:
@@ -275,15 +275,15 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def _refuse(self, refusal: Refusal) -> None:
         """Answer an incomplete request with a refusal."""
         self._reader.refuse(refusal)
-        self._serve()
+        self._answer_request()
 
-    def _serve(self) -> None:
+    def _answer_request(self) -> None:
         """Answer the request that was read: at once, or when the application has made the answer."""
         port, reader = self._port, self._reader
         refusal = reader.refusal or port.closing
         self.state, self.began, self._request_id = State.ANSWERING, self.active, port.request_id()
         if refusal is not None and not reader.is_understood:
-            self._send(refused(refusal))
+            self._send_answer(refused(refusal))
             return
         query = reader.target.partition("?")[2]
         body = reader.take_body() if refusal is None else b""
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             log.exception("The application failed on request %s", self._request_id)
             answer = refused(FAILED)
         if isinstance(answer, Response):
-            self._send(answer)
+            self._send_answer(answer)
             return
         port.waiting.add(self)
         port.waiting_bytes += reader.size
@@ -305,10 +305,10 @@ class Connection(asyncio.BufferedProtocol, Caller):
             task = asyncio.get_running_loop().create_task(answer)
             answer = Later(task, task.result)
         self._pending_answer = answer
-        answer.awaited.add_done_callback(self._finish)
+        answer.awaited.add_done_callback(self._send_awaited_answer)
 
-    def _finish(self, awaited: asyncio.Future[Any]) -> None:
-        """Send the answer that has been made."""
+    def _send_awaited_answer(self, awaited: asyncio.Future[Any]) -> None:
+        """Send the answer that was awaited."""
         later, self._pending_answer, self._when_left = self._pending_answer, None, None
         self._port.waiting.discard(self)
         self._port.waiting_bytes -= self._reader.size
@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
             response = refused(FAILED)
-        self._send(response)
+        self._send_answer(response)
 
     def when_left(self, action: Callable[[], None]) -> None:
         """Call `action` once the peer has closed its side."""
@@ -335,8 +335,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     # Answers.
 
-    def _send(self, response: Response) -> None:
-        """Send the answer that was made."""
+    def _send_answer(self, response: Response) -> None:
+        """Send an answer. Then read the next request, send a stream, linger, or close."""
         reader, port, transport, stream = self._reader, self._port, self.transport, response.stream
         assert transport is not None  # noqa: S101  # a request has come
         close = reader.is_last or port.leaving or stream is not None
@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         except ValueError:
             log.exception("The application failed on request %s", self._request_id)
             _release_stream(response)
-            self._send(refused(FAILED))
+            self._send_answer(refused(FAILED))
             return
         if port.access_log is not None:
             self._log_access(port.access_log, response)
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read the next request, or close if the peer has left. Behind the last request, bytes are thrown away."""
+        """Read the next request, or close if the peer has left. Bytes behind the last request are discarded."""
         if self.state is not State.READING:
             self._unread = b""
         if self._unread:
@@ -459,7 +459,7 @@ def _date(second: int) -> bytes:
 
 
 class _StreamSender:
-    """Sends the stream of a connection, each piece once the one before it has left."""
+    """Sends the stream of a connection: each piece when the one before has left."""
 
     def __init__(
         self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: "Port"
@@ -481,7 +481,7 @@ class _StreamSender:
             self._port.schedule()
 
     def take_turn(self) -> None:
-        """Send the next piece if all earlier ones have left. If there is none yet, come back when the stream says."""
+        """Send the next piece if all earlier ones have left. If there is none yet, ask again when the stream says."""
         self._is_due = False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return
@@ -509,9 +509,9 @@ class _StreamSender:
 
 
 class RequestReader:
-    """Reads one request at a time. Once it `is_complete`, or has a `refusal`, call `begin` to read the next one.
+    """Reads one request at a time. When it `is_complete`, also by a `refusal`, call `begin` to read the next one.
 
-    `is_understood`: the head has been read, so the application can answer, also with a refusal. `is_last`: the
+    `is_understood`: the head has been read, so that the application can answer, also a refused request. `is_last`: the
     connection is to be closed after the answer.
 
     Args:

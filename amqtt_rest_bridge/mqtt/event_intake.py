@@ -1,13 +1,14 @@
-"""Offers the messages of one session of the private endpoint to the engine. The event loop only.
+"""Calls the events of the messages of one session of the private endpoint, and acknowledges each. The event loop only.
 
-Each subscription is for one client event, which its identifier names. `main` is the session of all routes but
-lossless ones; each of these has a session of its own. They differ in what happens to a message when the bridge dies:
+`mqtt.connection` has read them, and `engine.client_mode` runs the calls. Each subscription is for one client event,
+which its identifier names. `main` is the session of all routes that are not lossless; each lossless route has a session
+of its own. They differ in what happens to a message if the bridge dies:
 
 | | `main` | lossless |
 |---|---|---|
 | a message | comes once, with the identifiers of all its events | comes for each event, with the key of its row |
 | it comes again to a new bridge | each event fails with `bridge_restarted` | it is called again, with the same key |
-| its event is gone | it is acknowledged | it is not, and so stays on disk |
+| its event is gone | it is acknowledged | it is not acknowledged, and stays on disk |
 
 A message with a key in `main` is on disk, too: its route was lossless when it came. It is treated as a lossless one.
 """
@@ -127,7 +128,7 @@ class EventIntake(MessageSession):
 
     def receive(self, connection: MqttConnection, received: Publish) -> None:
         """Accept a message, unless it came before and its calls go on."""
-        if not self.is_continued(connection, received):
+        if not self.note_redelivery(connection, received):
             self.accept(connection, received)
 
     def accept(self, connection: MqttConnection, received: Publish) -> None:
@@ -206,7 +207,7 @@ class EventIntake(MessageSession):
 
 
 def failure_of(user: Mapping[str, str]) -> CallError | None:
-    """Return the failure with which the endpoint has refused a message, by its user properties; None: it has not."""
+    """Return the failure with which the endpoint has refused a message, by its user properties; None for others."""
     if REFUSED not in user:
         return None
     code, sentence, hint = json.loads(user[REFUSED])

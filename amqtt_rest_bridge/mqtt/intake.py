@@ -154,8 +154,8 @@ class MessageSession(ConnectionUser):
         if packet_id is not None and self.unacknowledged.get(packet_id) is delivery:
             del self.unacknowledged[packet_id]
 
-    def is_continued(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message that came again is held here: its calls go on, or it is acknowledged now."""
+    def note_redelivery(self, connection: MqttConnection, received: Publish) -> bool:
+        """Return False for a message that is new here. One that came again and is held goes on, or is acknowledged."""
         if not received.duplicate:
             return False
         self.redelivered += 1
@@ -175,7 +175,7 @@ class MessageSession(ConnectionUser):
             self.accept(delivery.connection, delivery.received)
 
     def _acknowledge(self, delivery: MqttDelivery) -> None:
-        """Send PUBACK. Without a connection, `is_continued` does so when the message comes again on the next one."""
+        """Send PUBACK. Without a connection, `note_redelivery` does so when the message comes again on the next one."""
         if delivery.received.packet_id is not None and delivery.connection.is_open:
             self.remove(delivery)
             delivery.connection.acknowledge(delivery.received.packet_id)
@@ -466,7 +466,7 @@ class Intake(MessageSession):
 
     def receive(self, connection: MqttConnection, received: Publish) -> None:
         """Accept a message. While `_subscribe` runs, one without room is missed."""
-        if not self.is_continued(connection, received):
+        if not self.note_redelivery(connection, received):
             if self._has_missed or (self._subscribing and not self._has_room()):
                 self._has_missed = True  # all later messages are missed too, else their calls would begin earlier
                 return

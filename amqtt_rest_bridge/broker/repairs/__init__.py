@@ -1,11 +1,11 @@
 """Repairs of amqtt: a module for each part of it, and `mend`, which applies them to a broker.
 
-Each module opens with its defects, the version of amqtt in which they were seen, the repairs, and the upstream issues
-if there are any. `tests/broker/repairs/test_defects.py` shows each defect in a plain amqtt. If such a test fails with a
-newer amqtt, amqtt has mended the defect: remove its repair. `shutdown.Draining` is called by the plugin, and a start
-hook that fails by `service`.
+Each module opens with the defects of a version of amqtt, how each is mended, and the upstream issues if there are any.
+`tests/broker/repairs/test_defects.py` shows each defect in a plain amqtt. If such a test fails with a newer amqtt,
+amqtt has mended the defect itself: remove the repair. The plugin calls `shutdown.Draining`; `service` notices start
+hooks that fail.
 
-All of it runs in the broker's loop. Private names of amqtt are in `amqtt_broker` only.
+All repairs run in the broker's loop. Private names of amqtt are in `amqtt_broker` only.
 """
 
 from typing import Any

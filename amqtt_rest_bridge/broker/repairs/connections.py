@@ -1,22 +1,23 @@
-"""Defects, amqtt 0.12.1: how a connection ends, and what becomes of the messages that came on it.
+"""Defects, amqtt 0.12.1: acknowledged messages are lost when a connection ends, and refused clients change sessions.
 
 - amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. A DISCONNECT, or the end of the
   stream, overtakes this queue: of 500 acknowledged messages 3 are passed on. The end of the stream also cancels the
-  handling of the last packets; if a DISCONNECT is among them the client's will is sent all the same. A write that fails
-  does the same, and logs a stack trace for each PUBACK. A topic plugin that fails for one message costs all messages
-  behind it. Mended: `ClientHandler` reports the end of its connection after it has handled all packets, and keeps its
-  queue; the connection ends when the queue is empty. A topic plugin that fails costs that message alone.
-- A CONNECT is first given the session of its client id, with subscriptions, will and credentials, and authenticated
-  then. A client that is refused has overwritten them by that time, and has ended the connection of the rightful client.
-  Mended: a CONNECT is authenticated with a new session. Only then does the earlier connection end, and the client gets
-  the old session if it wants it.
-- With the session that is there, amqtt ends the earlier connection of a client id, but sends the will of the later one.
-  With a new session it leaves the earlier connection open (MQTT-3.1.4-2). Mended with the defect before.
-- Each packet is written by a call of the system of its own, which costs more than all else that the packet does.
+  work on the last packets: if a DISCONNECT is among them, the client's will is sent all the same. A failed write has
+  the same effect, and logs a stack trace for each PUBACK. A topic plugin that fails for one message loses all messages
+  behind it. Mended: `ClientHandler` reports the end of its connection after it has acted on all packets, and keeps its
+  queue; the connection ends when the queue is empty. A topic plugin that fails loses only that message.
+- A CONNECT first gets the session of its client id, with subscriptions, will and credentials, and is authenticated
+  then. So a refused client has overwritten them, and has ended the connection of the rightful client. Mended: a CONNECT
+  is authenticated with a new session. Only then is the earlier connection ended, and the client gets the old session if
+  it asks for it.
+- If a client connects again and continues its session, amqtt ends the earlier connection, but sends the will of the
+  later one. If it asks for a new session, amqtt leaves the earlier connection open (MQTT-3.1.4-2). Mended with the
+  defect before.
+- Each packet is written by a system call of its own, which costs more than everything else that the packet needs.
   Mended: the packets of a busy connection are gathered.
-- A SUBSCRIBE is done before an UNSUBSCRIBE of the same topic filter that came first, so that the client has no
-  subscription in the end. Each message costs a task and an `asyncio.wait` for four, a sixth of the broker's time.
-  Mended: one task takes messages and subscriptions from one queue, in the order of the packets.
+- A SUBSCRIBE overtakes an UNSUBSCRIBE of the same topic filter that came first, so the client has no subscription in
+  the end. Also, each message costs a task and an `asyncio.wait` for four, a sixth of the broker's time. Mended: one
+  task takes messages and subscriptions from one queue, in the order of the packets.
 
 Upstream: https://github.com/Yakifo/amqtt/pull/89 brought the take-over; no issue is known.
 """
@@ -101,9 +102,9 @@ class ClientHandler(BrokerProtocolHandler):
         self.passed = 0
         """How many messages have been passed on."""
         self._unpassed: asyncio.Queue[Any] = asyncio.Queue()  # messages and subscriptions, in order
-        self._subscriptions = 0  # among them
-        self._done = 0  # messages and subscriptions
-        self._in_hand = 0
+        self._subscriptions = 0  # how many of them are subscriptions
+        self._done = 0  # how many messages and subscriptions were passed on
+        self._in_hand = 0  # 1 while one of them is passed on
         self._is_finished = False
         self._waiting: asyncio.Future[None] | None = None
         self._is_given_up = False
@@ -263,8 +264,8 @@ class _Writer(WriterAdapter):
         self.gathered_bytes = 0
         """How many bytes have not been given to the transport."""
         self._is_busy = False
-        self._count = 0  # packets since ...
-        self._since = 0.0
+        self._count = 0  # packets written since `_since`
+        self._since = 0.0  # time of the loop
 
     def write(self, data: bytes) -> None:
         """Write data, or drop it if the connection is lost."""

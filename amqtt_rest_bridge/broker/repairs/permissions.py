@@ -1,11 +1,10 @@
 """Defects, amqtt 0.12.1: clients get what the ACL forbids them, and a topic plugin that fails costs other clients.
 
-- An entry of `TopicAccessControlListPlugin` that ends in `+` permits subscriptions that end in `#`: the plugin compares
-  a filter with its entries as if it were a topic, whose level `#` the `+` matches. So the entry `ann/+` permits
-  `ann/#`. Mended: such a subscription has to be permitted with a hundred levels in place of the `#`, too, which only an
-  entry that ends in `#` does.
-- A client that connects is sent the retained messages of other clients' subscriptions, whatever the ACL says. Mended:
-  those of its own subscriptions.
+- An entry of `TopicAccessControlListPlugin` that ends in `+`, as `ann/+`, permits the subscription `ann/#`. The plugin
+  compares a filter with its entries as if it were a topic, and `+` matches its level `#`. Mended: such a subscription
+  must also be permitted with a hundred levels in place of the `#`, and only an entry that ends in `#` permits these.
+- A client that connects gets the retained messages of other clients' subscriptions, whatever the ACL says. Mended: it
+  gets those of its own subscriptions.
 - A topic plugin that fails for a subscription ends the connection. Mended: the subscription is refused.
 - A last will is sent to any topic, even below `$SYS`, without asking the ACL. Mended: `send_will` asks it; called by
   `connections`.

@@ -1,16 +1,15 @@
 """Defects, amqtt 0.12.1, at the shutdown.
 
-- Messages that are on their way to subscribers are dropped: amqtt ends the connections of its clients at once, drops
-  the messages that it has acknowledged, and cancels deliveries: of 16 results 12 arrived. It also logs a stack trace
-  for each message that a client has not read. Mended: the plugin waits for deliveries first (`Draining`). While HTTP
-  requests are still running, clients are read as usual, since a packet may be the reply that a request waits for. After
-  that only acknowledgements and DISCONNECT are taken from clients, so that a client that sends without a pause does not
-  keep the loop busy. In the end, messages that clients have not read are dropped with one line in the log, and
-  acknowledged messages that have not been passed on with one line for each publisher.
-- Before Python 3.12 a client that sends without a pause keeps the broker from shutting down: amqtt cancels the task
-  that reads a connection, and waits for its end; that task is in `asyncio.wait_for`, which loses a cancellation that
-  comes together with a packet (https://github.com/python/cpython/issues/86296). Mended: the connection is aborted, and
-  the task cancelled again, until it ends.
+- Messages on their way to subscribers are dropped: amqtt ends the connections of its clients at once, drops messages
+  that it has acknowledged, and cancels deliveries. It also logs a stack trace for each message that a client has not
+  read. Mended: the plugin first waits for deliveries (`Draining`). While HTTP requests still run, clients are read as
+  usual, since a packet may be the reply that a request waits for. After that only acknowledgements and DISCONNECT are
+  read, so that a client that sends without a pause does not keep the loop busy. In the end, the log has one line about
+  messages that clients have not read, and one line for each publisher whose acknowledged messages are dropped.
+- Before Python 3.12 a client that sends without a pause keeps the broker from shutting down. amqtt cancels the task
+  that reads its connection, and waits for the end of that task. The task is in `asyncio.wait_for`, which loses a
+  cancellation that comes together with a packet (https://github.com/python/cpython/issues/86296). Mended: the
+  connection is aborted, and the task is cancelled again, until it ends.
 
 Upstream: no issue is known.
 """

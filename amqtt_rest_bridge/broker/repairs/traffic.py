@@ -1,8 +1,8 @@
-"""Defects, amqtt 0.12.1, of listeners, of how connections are read, and on the way of a message to its subscribers.
+"""Defects, amqtt 0.12.1, of listeners, of the reading of connections, and of the forwarding of messages.
 
-- Everything that a client has sent, 128 KiB or more, is read in one iteration of the loop: always from Python 3.12 on,
-  before that without a keep-alive. All others, SIGTERM too, wait for these packets, for seconds on a busy machine.
-  Mended: `Reader` pauses after about twelve packets. It has a buffer, as amqtt reads a PUBLISH in five steps.
+- Everything that a client has sent, 128 KiB or more, is read in one iteration of the loop (with Python 3.11 only if the
+  client has no keep-alive). Other clients, and SIGTERM, wait for these packets, for seconds on a busy machine. Mended:
+  `Reader` pauses after about twelve packets. It has a buffer, since amqtt reads a PUBLISH in five steps.
 - Packets that arrived before their connection was reset are dropped. Many clients close their connection while PUBACKs
   are unread, and the kernel then resets it. asyncio's stream raises the error before it returns what it holds, and the
   kernel's buffer is closed with the socket (https://github.com/python/cpython/issues/75044). Mended: a reset ends
@@ -17,14 +17,15 @@
 - A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:
   https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
 - The broker takes three iterations of the loop, and a task, to forward one message. Each client can queue a message in
-  three iterations too. So with two clients that send without a pause the queue grows, and every other message waits
+  three iterations, too. So with two clients that send without a pause the queue grows, and every other message waits
   behind it. Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most.
-- A delivery, a task, is started for each subscriber of a message, and ended deliveries are dropped only from the front
-  of their list. So while one client does not read, amqtt keeps every message that is sent to any client. Mended: ended
-  deliveries are dropped wherever they are in the list.
-- amqtt awaits the ACL, and the delivery of retained messages, inside loops over the subscriptions. When a client
-  subscribes or leaves meanwhile they fail with "dictionary changed size during iteration": a message does not reach its
-  subscribers, or the connection of a newcomer ends. Mended: a loop goes over a copy, which is used until they change.
+- For each subscriber of a message a delivery, which is a task, is started. Ended deliveries are dropped only from the
+  front of their list. So while one client does not read, amqtt keeps every message that is sent to any client. Mended:
+  ended deliveries are dropped wherever they are in the list.
+- amqtt awaits the ACL, and the delivery of retained messages, inside loops over the subscriptions. If a client
+  subscribes or leaves meanwhile, the loop fails with "dictionary changed size during iteration": a message does not
+  reach its subscribers, or the connection of a new client ends. Mended: a loop goes over a copy, which is used until
+  the subscriptions change.
 """
 
 import asyncio
