@@ -208,19 +208,8 @@ class PluginMember:
         self._intakes: dict[str, EventIntake] = {}
         self._subscribing = asyncio.Lock()
         self._is_stopping = False
-        self._redelivered = self._reconnects = 0  # of sessions that were closed
 
     # Called by the program.
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Return what the admin port shows of the sessions."""
-        intakes = self._intakes.values()
-        return {
-            "unacknowledged": sum(intake.held for intake in intakes),
-            "redelivered": self._redelivered + sum(intake.redelivered for intake in intakes),
-            "reconnects": self._reconnects + sum(client.reconnects for client in self._clients()),
-        }
 
     @property
     def troubles(self) -> list[str]:
@@ -382,5 +371,3 @@ class PluginMember:
     async def _close(self, client_id: str) -> None:
         if (intake := self._intakes.pop(client_id, None)) is not None:
             await intake.client.close()
-            self._redelivered += intake.redelivered
-            self._reconnects += intake.client.reconnects

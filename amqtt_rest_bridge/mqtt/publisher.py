@@ -1,4 +1,4 @@
-"""Publishes to the broker: results, failures, requests of server mode, statuses and records. The event loop only.
+"""Publishes to the broker: results, failures, requests of server mode, statuses and notices. The event loop only.
 
 The engine hands publications over, and `connection` sends them. All that a bridge publishes goes on one connection,
 with QoS 1 unless an event says another one. A publication counts as published with its PUBACK (QoS 2: PUBCOMP); until
