@@ -8,7 +8,7 @@ killed before, the next client of the session executes and answers it. The event
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -43,12 +43,12 @@ class MqttCommands(ConnectionUser):
         broker: Returns the broker's address; called before each connection.
         publisher: Publishes answers, and what is retained.
         routes: Loads and runs the routes.
-        gate: Awaited before each connection.
+        gate: Has to be set before a connection is opened.
     """
 
     def __init__(
         self, live: Coreflux, session: ClientSession, broker: Callable[[], Address], publisher: MqttPublisher,
-        routes: RunsRoutes, gate: Callable[[], Awaitable[object]] | None = None,
+        routes: RunsRoutes, gate: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)
         self._session = session

@@ -160,7 +160,7 @@ class Member:
         if self._settings.coreflux is not None:
             session = group_session(self._settings)
             self._commands = MqttCommands(
-                self._settings.coreflux, session, self._broker, self._publisher, program, self.connected.wait
+                self._settings.coreflux, session, self._broker, self._publisher, program, self.connected
             )
             await self._commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
 
@@ -328,7 +328,7 @@ class Member:
             log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
         slot = self._slots[number] = Slot(
             self._broker, self._settings, number, self._calls.offer, self._capacities, self._supervisor,
-            self.connected.wait, asyncio.get_running_loop().time() + waits,
+            self.connected, asyncio.get_running_loop().time() + waits,
         )  # fmt: skip
         self._supervisor.finish(f"slot {number}", partial(self._use_and_wake, slot))
         if self._commands is not None and number == FIRST_SLOT:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -289,7 +289,7 @@ class Slot:
         offer: Takes messages; see `ClientMode.offer`.
         capacities: What sessions hold.
         supervisor: Runs the connections.
-        gate: Awaited before each connection.
+        gate: Has to be set before a connection is opened.
         ordered_from: Time of the loop before which ORDERED events are not called.
     """
 
@@ -301,7 +301,7 @@ class Slot:
         offer: Offer,
         capacities: Capacities,
         supervisor: Supervisor,
-        gate: Callable[[], Awaitable[object]],
+        gate: asyncio.Event,
         ordered_from: float,
     ) -> None:
         self.number = number

@@ -15,7 +15,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -115,11 +115,11 @@ class MessageSession(ConnectionUser):
     Args:
         broker: Returns the broker's address; called before each connection.
         session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
-        gate: Awaited before each connection.
+        gate: Has to be set before a connection is opened.
     """
 
     def __init__(
-        self, broker: Callable[[], Address], session: ClientSession, gate: Callable[[], Awaitable[object]] | None = None
+        self, broker: Callable[[], Address], session: ClientSession, gate: asyncio.Event | None = None
     ) -> None:
         self.client_id = session.client_id
         self.held = 0  # messages whose calls have not all ended
@@ -373,7 +373,7 @@ class Intake(MessageSession):
 
     def __init__(
         self, broker: Callable[[], Address], session: ClientSession, offer: Offer, slot: int, slots: int,
-        capacity: Capacity | None = None, gate: Callable[[], Awaitable[object]] | None = None,
+        capacity: Capacity | None = None, gate: asyncio.Event | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         super().__init__(broker, session, gate)

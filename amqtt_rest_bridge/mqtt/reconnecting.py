@@ -7,7 +7,7 @@ A message session (`intake`, `event_intake`) has a client, and so has each other
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
@@ -59,12 +59,12 @@ class ReconnectingClient:
         broker: Returns the broker's address and present password; called before each connection.
         session: Which client connects.
         user: Uses the connections.
-        gate: Awaited before each connection that `run` opens.
+        gate: Has to be set before `run` opens a connection.
     """
 
     def __init__(
         self, broker: Callable[[], Address], session: ClientSession, user: ConnectionUser,
-        gate: Callable[[], Awaitable[object]] | None = None,
+        gate: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""
@@ -141,7 +141,7 @@ class ReconnectingClient:
                     self._user.disconnected(connection, why)
             await asyncio.sleep(_BACKOFF.delay(failures) if failures else 0)
             if self._gate is not None:
-                await self._gate()
+                await self._gate.wait()
             try:
                 is_first = self._opened is None
                 await self.open()
