@@ -111,7 +111,7 @@ class Program:
             limits = Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
             self._host = host = Host(
                 publisher, connects, seen, LoopClock(), random.SystemRandom().random,
-                limits, runs, self._admin.records if settings.records_runs else None,
+                limits, runs, self._admin.recorder if settings.records_runs else None,
                 keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
@@ -242,7 +242,7 @@ class Program:
     async def _watch_unmatched(self) -> None:
         """Note messages that concern no client event, while a caller follows them."""
         while True:
-            wanted = await self._admin.records.followers.unmatched_changed()
+            wanted = await self._admin.recorder.followers.unmatched_changed()
             await self.place.watch_unmatched(wanted=wanted)
 
     # Routes.

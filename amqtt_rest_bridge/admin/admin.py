@@ -47,8 +47,8 @@ class Admin:
         self._pids = pids
         self._file = None if settings.failures is None else FailureFile(Path(settings.failures), KeptRun)
         first = [] if self._file is None else sorted(self._file.loaded, key=attrgetter("run.time"))
-        self.records = RunRecorder(runs, Capture(settings.capture), self._file, first)
-        """What the engine notes."""
+        self.recorder = RunRecorder(runs, Capture(settings.capture), self._file, first)
+        """Is handed what the engine notes."""
         self._socket = None
         if settings.admin_port is not None:
             try:
@@ -96,10 +96,10 @@ class Admin:
         from amqtt_rest_bridge.admin.figures import Figures
         from amqtt_rest_bridge.admin.retries import Retries
 
-        figures = Figures(outcomes, self.records, reporter, server_mode.unmatched, bridge, self._pids)
-        retries = Retries(self.records, client_mode, host.publisher, outcomes, host.runs)
+        figures = Figures(outcomes, self.recorder, reporter, server_mode.unmatched, bridge, self._pids)
+        retries = Retries(self.recorder, client_mode, host.publisher, outcomes, host.runs)
         self._port = AdminPort(
-            self._socket, self._settings, self.records, figures, retries, server_mode.wrong_credentials
+            self._socket, self._settings, self.recorder, figures, retries, server_mode.wrong_credentials
         )
         self._port.use_routes(self._routes)
         self._port.start()
@@ -113,7 +113,7 @@ class Admin:
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record and show these routes, with their bound ports, from now on."""
         self._routes = routes
-        self.records.use_routes(routes)
+        self.recorder.use_routes(routes)
         if self._port is not None:
             self._port.use_routes(routes)
 
@@ -127,5 +127,5 @@ class Admin:
         if self._socket is not None:
             self._socket.close()
         if self._file is not None:
-            self.records.keep_pending()
+            self.recorder.keep_pending()
             self._file.close()

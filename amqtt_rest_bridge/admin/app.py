@@ -141,6 +141,7 @@ class AdminPort:
         return self._answer(request)
 
     async def _answer(self, request: Request) -> Response:
+        """Check who asks, then retry, try a definition, or return what is at the path."""
         path = request.target.partition("?")[0]
         is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
         is_trial = path == "/playground" and request.method == "POST"
@@ -152,7 +153,7 @@ class AdminPort:
             if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
                 delay = self._wrong_credentials.delay(request.remote, self.bound_port, request.caller)
                 refusal = await delay or refusal
-            return self._finished(path, request, refused(refusal, SAFE))
+            return self._adapt(path, request, refused(refusal, SAFE))
         try:
             if is_retry:
                 answer = await self._retry(path, request)
@@ -166,9 +167,9 @@ class AdminPort:
         except BadQueryError as error:
             row = catalogue.NOT_A_RETRY if is_retry else catalogue.NOT_A_QUERY
             answer = refused(refuse(row, str(error)), SAFE)
-        return self._finished(path, request, answer)
+        return self._adapt(path, request, answer)
 
-    def _finished(self, path: str, request: Request, response: Response) -> Response:
+    def _adapt(self, path: str, request: Request, response: Response) -> Response:
         """Return an answer in the form that its caller accepts: compressed, and for browsers errors as pages."""
         is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
         if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
@@ -237,9 +238,11 @@ class AdminPort:
         return refused(NOT_FOUND, SAFE)
 
     def _whole(self, run: Run) -> dict[str, Any]:
+        """Return the JSON object of a run with what is kept of it."""
         return whole_run_object(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
 
     def _find_history(self, query: Mapping[str, Sequence[str]]) -> Response:
+        """Return the history of a route within a range, the oldest values first."""
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
         if span not in RANGES:
             raise BadQueryError(f"range is one of {', '.join(RANGES)}")
@@ -256,6 +259,7 @@ class AdminPort:
         return _json({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
 
     async def _show_route(self, name: str, request: Request) -> Response:
+        """Return the page of a route."""
         if name not in self._pages.routes:
             return refused(NO_ROUTE, SAFE)
         query, wanted = page_query_of(_query(request), time.time(), name)
@@ -266,6 +270,7 @@ class AdminPort:
         return self._pages.route(name, numbers, runs, query, self._recorder.kept.unsent_by_code(name))
 
     def _show_run(self, name: str, *, is_refused: bool) -> Response:
+        """Return the page of a run."""
         found, kept = self._recorder.find(RunQuery(id=name, limit=1, tries=True)), self._recorder.kept
         if not found:
             return refused(NO_RUN, SAFE)
@@ -298,7 +303,7 @@ class AdminPort:
         return Response("200 OK", headers, stream=stream)
 
     async def _retry(self, path: str, request: Request) -> Response:
-        """Retry what a form of a page names, or a caller of the API."""
+        """Retry what the form of a page or a caller of the API names."""
         retry = self._retries.retry
         match path.split("/")[1:-1]:
             case []:
@@ -349,4 +354,5 @@ def compressed(response: Response) -> Response:
 
 
 def _query(request: Request) -> dict[str, list[str]]:
+    """Return the parameters of a request, each with all its values."""
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)

@@ -100,7 +100,7 @@ class EventCounts(Struct):
 
 
 class Durations(Struct):
-    """Durations: their number by upper bounds (`BUCKETS`), not cumulated, and their sum in seconds."""
+    """Durations: how many there are in each of `BUCKETS` and beyond, and their sum in seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
@@ -137,10 +137,10 @@ class RunRecorder:
         self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}
-        self._recent: dict[str, deque[NotedRun]] = {}
-        self._failures: dict[str, deque[NotedRun]] = {}
+        self._recent: dict[str, deque[NotedRun]] = {}  # the last runs of each route
+        self._failures: dict[str, deque[NotedRun]] = {}  # its last failures
         self._secrets: frozenset[str] = frozenset()  # of all routes
-        self._pending: deque[tuple[NotedRun, RequestRun]] = deque()  # requests to keep
+        self._pending: deque[tuple[NotedRun, RequestRun]] = deque()  # requests that the timer keeps
         self._pending_bytes = 0
         self._has_timer = False
 
@@ -163,7 +163,7 @@ class RunRecorder:
     # What the engine notes.
 
     def note_call(self, run: CallRun) -> None:
-        """Note a call that has ended, or an attempt of it that is followed by another one."""
+        """Note a call that has ended, or a failed attempt that another one follows."""
         name, is_refused = (run.route.name, run.event.name), run.outcome is Outcome.REFUSED
         failure, url = run.failure, run.url
         if url is not None and len(url) > LONGEST_URL:
@@ -249,7 +249,7 @@ class RunRecorder:
             self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
     def _note_retry(self, name: str | None, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. A success takes the message out of its problem."""
+        """Note how the retry of a failure has ended. A success counts in the problem of its message."""
         if name is not None:
             for failure in self.kept.note_retry_outcome(name, outcome.value):
                 self.problems.add_success(failure, now)
@@ -264,6 +264,7 @@ class RunRecorder:
         self.problems.add_error(route, code, message, now)
 
     def _remember(self, noted: NotedRun) -> None:
+        """Remember a run as one of the last of its route, and pass it on to followers."""
         run = noted.run
         if run.kind != "retry" and (recent := self._recent.get(run.route or "")) is not None:
             recent.append(noted)
@@ -280,6 +281,7 @@ class RunRecorder:
             self.keep_pending()
 
     def _keep_request(self, noted: NotedRun, run: RequestRun) -> None:
+        """Keep a request with the message that it has published, or would have."""
         publication = run.publication or Publication("", b"")
         payload = None if run.publication is None else publication.payload
         original = self.kept.get(run.retry_of or "")
@@ -296,7 +298,7 @@ class RunRecorder:
             self._keep_request(noted, run)
 
     def find(self, query: RunQuery) -> list[Run]:
-        """Return the newest matches of a query among remembered and kept runs and the calls that are tried again."""
+        """Return the newest runs that a query wants: remembered ones, kept ones, and calls that are tried again."""
         self.keep_pending()
         remembered = {
             one.run.id: one
@@ -315,6 +317,7 @@ class RunRecorder:
         return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
 
     def _without_secrets(self, noted: NotedRun) -> Run:
+        """Return a run as it is shown."""
         run, reason = noted.run, noted.run.reason
         address = (NO_SECRETS if noted.route is None else masker_of(noted.route)).address
         return replace(
