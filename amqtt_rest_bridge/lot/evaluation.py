@@ -128,6 +128,17 @@ class Value:
         """Return the whole text, with what came from outside."""
         return "".join([part if isinstance(part, str) else part.text for part in self.parts])
 
+    def place_of(self, position: int) -> int:
+        """Return where a character of the text is in the file; where the value begins if a part came from outside."""
+        if not all(isinstance(part, str) for part in self.parts):
+            return self.offset
+        for piece in self.pieces:
+            characters = list(_CHARACTER.finditer(piece.text[1:-1] if piece.is_string else piece.text))
+            if position < len(characters):
+                return piece.offset + piece.is_string + characters[position].start()
+            position -= len(characters)
+        return self.pieces[-1].offset + len(self.pieces[-1].text) - 1
+
     @property
     def brought_in(self) -> frozenset[str]:
         """Return the texts that came from outside."""
@@ -154,6 +165,10 @@ class Value:
             if isinstance(part, Fixed) and len(part.text) > 1:
                 message = message.replace(part.text, part.label)
         return message
+
+
+_CHARACTER = re.compile(r"""\r\n|\\["'\\nt]|.""", re.DOTALL)
+"""A character of a string as it is written."""
 
 
 def end_of(piece: Piece, report: Report) -> int:

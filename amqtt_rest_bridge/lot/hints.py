@@ -10,6 +10,7 @@
 Each returns a message and a hint, or None for what may be meant as it is.
 """
 
+import json
 import re
 from typing import Final
 
@@ -203,6 +204,77 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
     elif junk.open_strings and not text.strip(quote):  # not shown: it may be a password
         message, hint = f"the {quote} before the value of {name} is missing", f"write {quote} where it begins"
     return FaultCode.QUOTES, piece.offset, message, hint
+
+
+_NO_JSON = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
+_DOUBLE_QUOTES = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
+_IN_JSON_STRINGS = {
+    "Unterminated string": ('the string that begins here has no " at its end', 'write " where it ends'),
+    "Invalid control": ("a string holds a line break or another control character", r"write \\n for a line break"),
+    "Invalid \\": (r"a string holds a \ that begins no escape of JSON", r"write \\\\ for a \ in a string"),
+}
+"""How the messages of Python's reader begin that are about a string: what is wrong, and the hint."""
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_CLOSING = {"{": "}", "[": "]"}
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
+_BARE_WORD = re.compile(r"[A-Za-z_$][\w$.-]*")
+
+
+def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, str, str]:
+    """Return where a text is not JSON, what is wrong there, and the hint; `fault` is what Python's reader says."""
+    if not isinstance(fault, json.JSONDecodeError):
+        return 0, "it cannot be read", _NO_JSON
+    if not text.lstrip().startswith(("{", "[", '"')):
+        return 0, fault.msg.lower(), _NO_JSON
+    before, after = text[: fault.pos].rstrip(), text[fault.pos :].lstrip(" \t\r\n,")
+    place, first = len(text) - len(after), after[:1]
+    for message, explained in _IN_JSON_STRINGS.items():
+        if fault.msg.startswith(message):
+            return fault.pos, *explained
+    if fault.msg == "Extra data":
+        if first == ":":
+            return 0, "{ is missing", "write { at its beginning"
+        if first in ("}", "]"):
+            return place, f"this {first} closes nothing", f"leave {first} out"
+        return place, "more text follows it", _NO_JSON
+    missing = ""
+    for character in _JSON_STRING.sub("", before):
+        if character in _CLOSING:
+            missing = _CLOSING[character] + missing
+        elif character == missing[:1]:
+            missing = missing[1:]
+    is_at_comma = "delimiter" not in fault.msg and "," in text[fault.pos : place]
+    if is_at_comma or (before.endswith(",") and first in ("", "}", "]")):
+        comma = text.rindex(",", 0, place)
+        return comma, "this comma is not between two values", "leave the comma out, or write what is missing"
+    if not first and not before.endswith((":", "{", "[")):
+        return len(before), f"{missing} is missing", f"write {missing} at its end"
+    if first in ("}", "]") and first != missing[:1]:
+        return place, f"{missing[:1]} is missing before this {first}", f"write {missing[:1]}"
+    return place, *_explain_json_item(fault.msg, before, after, mode)
+
+
+def _explain_json_item(message: str, before: str, after: str, mode: Mode) -> tuple[str, str]:
+    """Return what is wrong with a name or value of JSON, which `after` begins with, and the hint."""
+    if "delimiter" in message:
+        sign = "," if "','" in message else ":"
+        return f"{sign} is missing", f"write {sign} here"
+    if after.startswith("'"):
+        return "this string is in single quotes", _DOUBLE_QUOTES
+    source, word = "body" if mode is Mode.SERVER else "value", _BARE_WORD.match(after)
+    if word is None:
+        return (
+            ("a value is missing", "write null for none")
+            if "value" in message
+            else ("a name in double quotes is missing", _DOUBLE_QUOTES)
+        )
+    if before.endswith("{") and after[word.end() :].lstrip().startswith("}"):
+        meant = _closest_placeholder(word[0], mode) or f"{source}.json.{word[0]}"
+        return f"{{{word[0]}}} is not a placeholder", f"write {{{meant}}}"
+    if recognise(word[0].lower(), mode):
+        return f"{word[0]} has no braces", f"write {{{word[0].lower()}}}"
+    written = _JSON_WORDS.get(word[0], f'"{word[0]}"')
+    return f"{word[0]} has no quotes" if word[0] not in _JSON_WORDS else f"{word[0]} is not JSON", f"write {written}"
 
 
 _BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")

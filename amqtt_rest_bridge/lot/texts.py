@@ -8,10 +8,17 @@ from amqtt_rest_bridge.errors import CallError, FaultCode, Severity
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
-from amqtt_rest_bridge.lot.hints import explain_suspect
+from amqtt_rest_bridge.lot.hints import explain_broken_json, explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise, suspects
-from amqtt_rest_bridge.lot.placeholders.text import LoneBackslashError, Place, PlaceholderText, dot_segments, parse
+from amqtt_rest_bridge.lot.placeholders.text import (
+    Fixed,
+    LoneBackslashError,
+    Place,
+    PlaceholderText,
+    dot_segments,
+    parse,
+)
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
@@ -60,7 +67,7 @@ def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, rep
     if place is Place.ENDPOINT:  # in server mode it is not a template
         warn_of_dot_segments(name, _sample(template), value.offset, report)
     if place is Place.JSON and not misspelt:
-        _warn_of_broken_json(name, template, value, report)
+        _warn_of_broken_json(template, name, value, mode, report)
     return template
 
 
@@ -119,32 +126,41 @@ def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> N
         report.warning(FaultCode.DOUBTFUL, offset, message, "write the path that is meant")
 
 
-def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
+def _warn_of_broken_json(template: PlaceholderText, name: str, value: Value, mode: Mode, report: Report) -> None:
     """Warn when the body is not JSON with any values of its placeholders, or with their defaults."""
-    sample = ""
+    sample, length = "", 0
+    places: list[int] = []  # the position in the text of each character of the sample
     for piece in template.pieces:
         if isinstance(piece, str):
-            sample += piece
+            inserted, written = piece, piece
+            places += range(length, length + len(piece))
         else:
-            sample += "x" if piece.quoted else "0" if piece.default is None else piece.default
-    lines = [line for line in sample.split("\n") if line.strip()]
-    try:
-        if sample and not (len(lines) > 1 and all(map(_is_json, lines))):  # one a line, as application/x-ndjson has it
-            json.loads(sample)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-        hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
-        if '"' not in sample and _is_json(sample.replace("'", '"')):
-            hint = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
-        report.warning(FaultCode.NOT_JSON, value.offset, f"{name} is not JSON: {reason}", hint)
+            inserted = "x" if piece.quoted else "0" if piece.default is None else piece.default
+            written = piece.written
+            places += [length] * len(inserted)
+        sample += inserted
+        length += len(written)
+    begin = 0
+    is_line_json = _fault_of_json(sample.strip().partition("\n")[0]) is None
+    for text in re.findall(".*\n?", sample) if is_line_json else [sample]:  # lines as application/x-ndjson has them
+        fault = _fault_of_json(text) if text.strip() else None
+        if fault is not None:
+            if any(isinstance(part, Fixed) and not part.escaped for part in value.parts):
+                fault = ValueError()  # what GET has read may be JSON's own text, which is not shown
+            position, reason, hint = explain_broken_json(text, fault, mode)
+            place = value.place_of([*places, length][begin + position])
+            report.warning(FaultCode.NOT_JSON, place, f"{name} is not JSON: {reason}", hint)
+            return
+        begin += len(text)
 
 
-def _is_json(text: str) -> bool:
+def _fault_of_json(text: str) -> Exception | None:
+    """Return why a text is not JSON, None if it is."""
     try:
         json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    except (ValueError, RecursionError) as error:
+        return error
+    return None
 
 
 def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: Report) -> bool:
