@@ -1,13 +1,17 @@
-"""The life of a call, in the order in which it happens: offered, admitted, its turn, its attempts, its end.
+"""The life of a call, from top to bottom: offered, admitted, its turn, its attempts, its end.
 
-    offer -> _admit -> _arrive -> _line_up -> _queue -> _run: _attempt -> _end
-                |                                ^                |
-                v refuse                         +-- _try_again <-+
+    offer -> _admit -> _arrive -> _queue -> _run: _attempt -> _end
+                |                    ^               |
+                v refuse             +- _try_again <-+
 
-A route has `workers` places. A call with a place is a task: it has the place from the building of its request until
-the broker has acknowledged the result. A call without a place is an entry of a queue. It waits for room, for a place,
-behind another call of its line, in an open batch, for a turn of RATE_LIMIT, for its target or for its next attempt.
-Whatever holds it passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in place of its calls.
+A route has `workers` places. A call with a place is a task (`_run`): it has the place from the building of its request
+until the broker has acknowledged the result. A call without a place costs no task, it is an entry of one queue: for
+room, behind another call of its line, to be examined, in an open batch, for a place, for its target, or of a timer for
+its next attempt. Whatever keeps a call passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in
+place of its calls.
+
+A call ends in one of three ways: `_end`, with a verdict; `refuse`, as it was not admitted; `_leave_to_source`, as its
+source delivers the message again.
 
 A call runs by the definition of its event that is in use when its first attempt begins. A lossless call, which may be
 tried without end, uses the present definition at each attempt.
@@ -16,9 +20,10 @@ tried without end, uses the present definition at each attempt.
 import asyncio
 import itertools
 import logging
+import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -28,15 +33,15 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute, Verdict
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host, Outcome
-from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
+from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.stages.batch import Batches, halve, joined
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
-from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
+from amqtt_rest_bridge.engine.stages.order import Order
 from amqtt_rest_bridge.engine.stages.overload import AT_ONCE, RoomQueue
 from amqtt_rest_bridge.engine.stages.rate_limit import Pace
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
-from amqtt_rest_bridge.lot.model import HttpResponse, Message, Publication, RunKey
+from amqtt_rest_bridge.lot.model import HttpResponse, Message, RunKey
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class Common(Struct, eq=False):
     host: Host
     outcomes: Outcomes
     failures: FailureQueue
-    lease: OrderLease
+    ordered_until: float = math.inf  # monotonic time until which no other worker runs calls of the same lines
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -69,27 +74,31 @@ class RouteCalls:
     """
 
     def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, common: Common) -> None:
-        clock, limits = common.host.clock, common.host.limits
+        host = common.host
         self.definition = definition
         self.statistics = statistics
         self.name = statistics.name
         self._common = common
-        self._clock = clock
+        self._clock = host.clock
         self._outcomes = common.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
         self._is_stopping = False
-        # The queues of calls: for room, behind others of a line, to be examined, in an open batch, for a place.
-        self._room_queue = RoomQueue(self._admission, clock, self._arrive, self.refuse)
+        # Where calls wait: for room, behind others of their line, for the lease of their line, to be examined, for
+        # their batch, for a place, for a turn of RATE_LIMIT, for a target that is down.
+        self._room_queue = RoomQueue(self._admission, host.clock, self.refuse)
         self._order = Order()
+        self._without_lease: list[Call] = []
         self._unexamined: deque[Call] = deque()
         self._is_examining = False
         self._parsing = asyncio.Lock()
-        self._batches = Batches(limits.max_body_bytes, clock, self._send_batch, has_groups=common.host.keys_have_groups)
+        self._batches = Batches(
+            host.limits.max_body_bytes, host.clock, self._queue_batch, has_groups=host.keys_have_groups
+        )
         self._place_queue: deque[Call] = deque()
         self._pace: Pace | None = None  # of RATE_LIMIT; it delays nothing if a reload has removed the setting
-        self._breaker: Breaker | None = None  # keeps the calls that wait for the target
+        self._breaker: Breaker | None = None  # of BREAKER; the same holds
         self.use(definition)
 
     # Offered, and admitted.
@@ -112,7 +121,7 @@ class RouteCalls:
         call = self._make_call(event, message, hops, delivery, 0)
         if failure.code is FailureCode.BRIDGE_RESTARTED:
             self._admission.hold(call.size)
-            self._end_now(call, call.event.fail(call, failure))
+            self._end_without_place(call, call.event.fail(call, failure))
         else:
             self.refuse(call, failure)
 
@@ -149,23 +158,18 @@ class RouteCalls:
         else:  # a loop of routes ends here: a failure payload could start it again
             self._common.failures.put(call, None)
 
-    # It waits for its turn.
+    # It waits for a place.
 
     def _arrive(self, call: Call) -> None:
-        """Queue a call that was admitted."""
+        """Queue a call that was admitted: in its line if its event is ORDERED, for its batch if it has BATCH_SIZE."""
         self._open[call.number] = call
         if call.delivery is not None and (call.event.is_lossless or call.delivery.has_key):
             call.key = call.delivery.key(call.name)
         elif call.event.is_lossless:
             call.key = str(uuid.uuid4())
-        if call.event.event.batch_size is None:
-            self._line_up(call)
-        else:
+        if call.event.event.batch_size is not None:
             self._examine(call)
-
-    def _line_up(self, call: Call) -> None:
-        """Queue a call. A call of an ORDERED event waits first until those before it in its line have ended."""
-        if not call.event.is_in_order or self._order.enter(call):
+        elif not call.event.is_in_order or self._order.enter(call):
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
@@ -183,61 +187,56 @@ class RouteCalls:
         self._unexamined.extend(calls)
         if not self._is_examining:
             self._is_examining = True
-            self._start(self._examine_arrivals())
+            self._start(self._examine_waiting())
 
-    async def _examine_arrivals(self) -> None:
+    async def _examine_waiting(self) -> None:
+        """Queue each call for a place or add it to a batch; end it if it sends no request."""
         for number in itertools.count(1):
+            if number % _EXAMINED_TOGETHER == 0:
+                await asyncio.sleep(0)
             if not self._unexamined:
                 break
             call = self._unexamined.popleft()
-            if not call.has_ended and not self._is_stopping:
-                await self._examine_one(call)
-            if number % _EXAMINED_TOGETHER == 0:
-                await asyncio.sleep(0)
+            if call.has_ended or self._is_stopping:
+                continue
+            try:
+                verdict = self._use_present_definition(call) or await self._build(call)
+            except HeldError:
+                continue
+            except Exception:
+                log.exception("%s: unexpected error", call.event.label)
+                verdict = call.event.fail_unexpectedly(call)
+            if call.number not in self._open:  # meanwhile its source has taken the message back
+                continue
+            if verdict is not None:
+                self._end_without_place(call, verdict)
+            elif call.event.event.batch_size is not None:
+                self._batches.add(call)
+            else:
+                call.discard_request()
+                call.has_begun = call.has_begun or not call.has_payload
+                self._place_queue.append(call)
+                self._give_places()
         self._is_examining = False
 
-    async def _examine_one(self, call: Call) -> None:
-        """Queue a call for a place or add it to a batch; end it if it sends no request."""
-        is_of_batch = False
-        try:
-            verdict = self._use_present_definition(call)
-            is_of_batch = call.event.event.batch_size is not None
-            if verdict is None:
-                verdict = await self._parse(call, call.event.make_item if is_of_batch else call.event.build)
-        except HeldError:
-            return
-        except Exception:
-            log.exception("%s: unexpected error", call.event.label)
-            verdict = call.event.fail_unexpectedly(call)
-        if call.has_ended:  # meanwhile its source has taken the message back
-            return
-        if verdict is not None:
-            self._end_now(call, verdict)
-        elif is_of_batch:
-            self._batches.add(call)
-        else:
-            call.discard_request()
-            call.has_begun = call.has_begun or not call.has_payload
-            self._place_queue.append(call)
-            self._give_places()
-
-    def _send_batch(self, calls: list[Call]) -> None:
+    def _queue_batch(self, calls: list[Call]) -> None:
         """Queue a batch in the place of its calls."""
         batch = joined(calls)
         for call in calls:
             del self._open[call.number]
         self._open[batch.number] = batch
-        self._line_up(batch)
+        if not batch.event.is_in_order or self._order.enter(batch):
+            self._queue(batch)
 
     def _give_places(self) -> None:
-        """Begin waiting calls, the oldest first, while there are free places."""
+        """Begin waiting calls, the first of the queue first, while there are free places: each becomes a task."""
         admission, waiting = self._admission, self._place_queue
         while waiting and admission.in_flight < admission.places:
             call = waiting[0]
             if call.has_ended:
                 waiting.popleft()
-            elif call.line is not None and not self._common.lease.lasts:
-                self._common.lease.hold(waiting.popleft())
+            elif call.line is not None and self._clock.monotonic() >= self._common.ordered_until:
+                self._without_lease.append(waiting.popleft())
             elif self._pace is not None and not self._pace.give_turn(call):
                 break  # `_pace` calls this method when the turn comes
             else:
@@ -249,18 +248,13 @@ class RouteCalls:
     # It has a place: an attempt, and what follows.
 
     async def _run(self, call: Call) -> None:
-        """Build the request of a call, send it and act on the reply: end the call, try it again, or halve its batch.
+        """Make an attempt of a call, and publish what came of it; or queue the call for its next attempt.
 
         The place of the call is free before another attempt is queued.
         """
         verdict = None
         try:
-            verdict = self._use_present_definition(call)
-            if verdict is None:
-                verdict = await self._parse(call, call.event.build)
-            if verdict is None:
-                call.has_begun = True
-                verdict = await self._attempt(call)
+            verdict = await self._attempt(call)
             if verdict.outcome is not Outcome.RETRYING:
                 await self._end(call, verdict)
         except HeldError:
@@ -268,15 +262,54 @@ class RouteCalls:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if not call.has_ended:
-                self._end_now(call, call.event.fail_unexpectedly(call))
+                self._end_without_place(call, call.event.fail_unexpectedly(call))
         finally:
-            self._release_place(call)
-        if verdict is not None and not call.has_ended and not self._drop(call):
-            if isinstance(call, Batch) and verdict.is_halved:
-                self._send_halves(call, verdict)
-            else:
-                self._try_again(call, verdict)
+            call.has_place = False
+            self._admission.in_flight -= 1
+            if self._pace is not None:
+                self._pace.return_turn(call)
+            if self._breaker is not None:
+                self._breaker.return_probe(call)
+        if verdict is not None and not call.has_ended:
+            self._try_again(call, verdict)
         self._give_places()
+
+    async def _attempt(self, call: Call) -> Verdict:
+        """Build the request of a call and send it, with redirects and repetitions; return the verdict on the reply.
+
+        A call that sends nothing has its verdict before: it is skipped or fails.
+
+        Raises:
+            HeldError: The call has to wait: for the claim of another call on its DEDUPE_KEY, or for a target that is
+                down. While the target is down, a call without any attempt so far fails, unless it is lossless.
+        """
+        verdict = self._use_present_definition(call) or await self._build(call)
+        if verdict is not None:
+            return verdict
+        call.has_begun = True
+        event, request, client, attempts = call.event, call.request, call.event.client, call.attempts
+        if request is None or client is None:
+            raise AssertionError("a call is sent by its definition, once its request is built")
+        breaker, pace = self._breaker, self._pace
+        if breaker is not None and not breaker.passes(call):
+            if not event.is_lossless and not attempts.count:
+                return event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
+            call.discard_request()
+            breaker.hold(call)
+            raise HeldError
+        turn = None if pace is None else partial(pace.wait_for_turn, call)
+        attempts.count, attempts.paused, began = attempts.count + 1, 0.0, self._clock.monotonic()
+        reply: HttpResponse | CallError
+        try:
+            reply = await client.send(request, turn=turn)
+            took = reply.elapsed
+        except CallError as error:
+            reply, took = error, self._clock.monotonic() - began - attempts.paused
+        if breaker is not None:
+            breaker.note_reply(call, reply)
+        verdict = event.judge(call, reply)
+        attempts.note(verdict, self._clock.time(), took)
+        return verdict
 
     def _use_present_definition(self, call: Call) -> Verdict | None:
         """Use the present definition for a call that has not begun, or is lossless; any other call keeps its own.
@@ -301,7 +334,7 @@ class RouteCalls:
             one.event = present
         if not isinstance(call, Batch) or present.batch_form == before.batch_form:
             return None
-        self._forget(call)
+        self._close(call)
         for one in call.calls:  # their items are made again
             self._open[one.number] = one
             one.item = None
@@ -309,133 +342,115 @@ class RouteCalls:
         self._examine()
         raise HeldError
 
-    async def _parse(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
-        """Run a step that may parse the payload of a call: `build` or `make_item` of its event.
+    async def _build(self, call: Call) -> Verdict | None:
+        """Build the request of a call, or its item of a batch that it waits for; both may parse the payload.
 
-        Steps with large payloads run one at a time for each route. A slow step is followed by a pause of the same
-        length, so that other routes get half of the loop's time.
+        Returns None, or the verdict on a call that sends nothing. Large payloads are parsed one at a time for each
+        route. A slow one is followed by a pause of the same length, so that other routes get half of the loop's time.
         """
+        is_item = not call.has_place and call.event.event.batch_size is not None
+        build = call.event.make_item if is_item else call.event.build
         if call.size < _QUICKLY_PARSED:
-            return step(call)
+            return build(call)
         async with self._parsing:
             began = self._clock.monotonic()
-            verdict = step(call)
+            verdict = build(call)
             spent = self._clock.monotonic() - began
             if spent > _SHORT_SECONDS:
                 await self._clock.sleep(spent)
         return verdict
 
-    async def _attempt(self, call: Call) -> Verdict:
-        """Send the request of a call, with redirects and repetitions; return the verdict on the reply.
-
-        Raises:
-            HeldError: The breaker is open and holds the call. A call without any attempt so far fails instead, unless
-                it is lossless.
-        """
-        event, request, client, pace, breaker = call.event, call.request, call.event.client, self._pace, self._breaker
-        if request is None or client is None:
-            raise AssertionError("a call is sent by its definition, once its request is built")
-        if breaker is not None and not breaker.passes(call):
-            if not event.is_lossless and not call.attempted:
-                return event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
-            call.discard_request()
-            breaker.hold(call)
-            raise HeldError
-        turn = None if pace is None else partial(pace.wait_for_turn, call)
-        call.attempted, call.paused, began = call.attempted + 1, 0.0, self._clock.monotonic()
-        reply: HttpResponse | CallError
-        try:
-            reply = await client.send(request, turn=turn)
-            took = reply.elapsed
-        except CallError as error:
-            reply, took = error, self._clock.monotonic() - began - call.paused
-        call.took += took
-        if breaker is not None:
-            breaker.note_reply(call, reply)
-        verdict = event.judge(call, reply)
-        note_attempt(call, verdict, self._clock.time(), took)
-        return verdict
-
-    def _release_place(self, call: Call) -> None:
-        call.has_place = False
-        self._admission.in_flight -= 1
-        if self._pace is not None:
-            self._pace.return_turn(call)
-        if self._breaker is not None:
-            self._breaker.return_probe(call)
-
     def _try_again(self, call: Call, verdict: Verdict) -> None:
-        """Queue a call again when it is time for its next attempt."""
-        when = f"retry in {verdict.seconds:.1f} s"
-        if self._breaker is not None and self._breaker.hold(call):
-            when = "retry by the breaker"  # the breaker decides when
+        """Queue a call for its next attempt: when it is time, when the breaker decides, or at once as two halves."""
+        self._leave_to_source(call, call.taken_back)
+        if call.has_ended:
+            return
+        note = partial(self._outcomes.note_failed_attempt, call, verdict, self.statistics)
+        if isinstance(call, Batch) and verdict.is_halved:
+            note("its halves are sent")
+            second = halve(call)
+            self._open[second.number] = second
+            self._queue(call)
+            if second.line is None:
+                self._queue(second)
+            else:
+                self._order.enter_next(second)
+        elif self._breaker is not None and self._breaker.hold(call):
+            note("retry by the breaker")
         else:
             self._clock.later(verdict.seconds, partial(self._queue, call))
-        self._outcomes.note_failed_attempt(call, verdict, self.statistics, when)
-
-    def _send_halves(self, batch: Batch, verdict: Verdict) -> None:
-        """Queue the halves of a batch that was refused. Those of an ORDERED event run one after the other."""
-        self._outcomes.note_failed_attempt(batch, verdict, self.statistics, "its halves are sent")
-        second = halve(batch)
-        self._open[second.number] = second
-        self._queue(batch)
-        if second.line is None:
-            self._queue(second)
-        else:
-            self._order.precede(second)
+            note(f"retry in {verdict.seconds:.1f} s")
 
     # It ends.
 
     async def _end(self, call: Call, verdict: Verdict) -> None:
         """Count a call that has ended, publish its result, and release its message."""
-        verdicts = self._count_end(call, verdict)
+        ended = self._count_end(call, verdict)
         if verdict.publication is not None:
             publish = self._common.host.publisher.publish
             try:
                 await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=call.mark)
             except PublicationRefusedError as refused:
                 self._outcomes.note_unpublished(call.name, refused)
-        self._forget(call)
-        for one, own in verdicts:
-            self._release_message(one, None if own is verdict else own.publication)
+        self._release_all(call, ended, published=verdict)
 
-    def _end_now(self, call: Call, verdict: Verdict) -> None:
-        """End a call at once, without a place; its failure, if any, is published later."""
-        verdicts = self._count_end(call, verdict)
-        self._forget(call)
-        for one, own in verdicts:
-            self._release_message(one, own.publication)
+    def _end_without_place(self, call: Call, verdict: Verdict) -> None:
+        """Count a call that has ended, and release its message; its failure payload, if any, is published later."""
+        self._release_all(call, self._count_end(call, verdict))
 
     def _count_end(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Count the calls that end with a verdict; return each with its own one."""
-        verdicts = call.event.verdicts(call, verdict)
-        for one, own in verdicts:
+        ended = call.event.verdicts(call, verdict)
+        for one, own in ended:
             self._outcomes.note_end(one, own, self.statistics)
-        return verdicts
+        return ended
 
-    def _forget(self, call: Call) -> None:
+    def _release_all(self, call: Call, ended: list[tuple[Call, Verdict]], published: Verdict | None = None) -> None:
+        """Release the messages of a call or batch that has ended; each that has a failure payload, after that one.
+
+        What the verdict `published` publishes was published before.
+        """
+        self._close(call)
+        for one, own in ended:
+            if own.publication is not None and own is not published:
+                self._common.failures.put(one, own.publication)
+            elif one.delivery is not None:
+                one.delivery.release()
+            self._free_room(one)
+
+    def _leave_to_source(self, call: Call, dropped: list[Call]) -> None:
+        """Forget waiting calls whose messages their source delivers again: the call itself, or some calls of a batch.
+
+        A batch continues with its other calls, if there are any.
+        """
+        left = [one for one in call.batch if one not in dropped]
+        if isinstance(call, Batch) and left:
+            call.calls = left
+        elif dropped:
+            self._close(call)
+        for one in dropped:
+            one.event.forget(one)
+            self._outcomes.forget_retry(one, self.statistics)
+            if one.delivery is not None:
+                one.delivery.abandon()
+            self._free_room(one)
+
+    def _close(self, call: Call) -> None:
         """Forget a call, or batch, that has ended; the next one in its line goes on."""
         call.has_ended = True
         self._open.pop(call.number, None)
-        if call.line is not None and not call.is_behind:
-            following = self._order.leave(call.line)
+        if call.line is not None:
+            following = self._order.leave(call)
             if following is not None:
                 self._queue(following)
-
-    def _release_message(self, call: Call, publication: Publication | None) -> None:
-        """Release the message of a call that has ended, after its failure payload if there is one; free its room."""
-        if publication is not None:
-            self._common.failures.put(call, publication)
-        elif call.delivery is not None:
-            call.delivery.release()
-        self._free_room(call)
 
     def _free_room(self, call: Call) -> None:
         """Free the room of a call that has ended, and admit calls that wait for room."""
         call.has_ended = True
         self._admission.release(call.size)
         if self._admission.awaiting_room:
-            self._room_queue.admit_waiting()
+            for one in self._room_queue.admitted():
+                self._arrive(one)
         if call.event.client is not self.definition.client and call.event.client is not None:
             call.event.client.close()  # of a definition that a reload has replaced
 
@@ -444,11 +459,13 @@ class RouteCalls:
     def use(self, definition: PreparedRoute) -> None:
         """Use another definition from now on. A definition without events ends the waiting calls."""
         before, self.definition = self.definition, definition
-        rule = definition.route.route_config.breaker
-        self._set_pace()
+        seconds, rule = definition.route.route_config.rate_limit, definition.route.route_config.breaker
+        if self._pace is None and seconds is not None:
+            self._pace = Pace(self._clock, self._give_places, self._workers)
+        if self._pace is not None:
+            self._pace.change(seconds or 0.0)
         if self._breaker is None and rule is not None:
-            self._breaker = Breaker(self._clock, self._breaker_changed)
-            self._breaker.workers = self._workers
+            self._breaker = Breaker(self._clock, self._breaker_changed, self._workers)
         if self._breaker is not None:
             self._breaker.change(definition.route.config.server, rule)
         if before.client is not definition.client and before.client is not None:
@@ -472,55 +489,28 @@ class RouteCalls:
                 await asyncio.sleep(0)
 
     def share_limits(self, workers: int) -> None:
-        """Share RATE_LIMIT and the probes of a target that is down with other workers."""
+        """Share RATE_LIMIT and the probes of a target that is down with other workers; look at the lease again."""
         self._workers = workers
-        self._set_pace()
+        if self._pace is not None:
+            self._pace.share(workers)
         if self._breaker is not None:
             self._breaker.workers = workers
-
-    def _set_pace(self) -> None:
-        seconds = self.definition.route.route_config.rate_limit
-        if self._pace is None and seconds is not None:
-            self._pace = Pace(self._clock, self._give_places)
-        if self._pace is not None:
-            self._pace.change((seconds or 0.0) * self._workers)
+        without_lease, self._without_lease = self._without_lease, []
+        for call in without_lease:
+            self._queue(call)
 
     def withdraw(self) -> None:
         """Drop waiting calls whose source has taken the message back; close open batches."""
         for call in self._room_queue.remove(lambda call: call.is_taken_back):
             if call.delivery is not None:
                 call.delivery.abandon()
-        waiting = [call for call in self._open.values() if not call.has_place]
-        for call in waiting:
-            for one in call.batch:
-                one.has_ended = one.is_taken_back  # for all calls first: dropping one may queue another
-        for call in waiting:
-            self._drop(call)
-        self._batches.close_all()
-
-    def _drop(self, call: Call) -> bool:
-        """Drop the call, or those calls of a batch, whose source took the message back; return whether none is left."""
-        dropped = [one for one in call.batch if one.is_taken_back]
-        if dropped:
+        waiting = [(call, call.taken_back) for call in self._open.values() if not call.has_place]
+        for _, dropped in waiting:
+            for one in dropped:
+                one.has_ended = True  # for all calls first: dropping one may queue another
+        for call, dropped in waiting:
             self._leave_to_source(call, dropped)
-        return call.has_ended
-
-    def _leave_to_source(self, call: Call, dropped: list[Call]) -> None:
-        """Forget waiting calls whose messages their source keeps: the call itself, or some calls of a batch.
-
-        A batch continues with its other calls, if there are any.
-        """
-        left = [one for one in call.batch if one not in dropped]
-        if isinstance(call, Batch) and left:
-            call.calls = left
-        else:
-            self._forget(call)
-        for one in dropped:
-            one.event.forget(one)
-            self._outcomes.forget_retry(one, self.statistics)
-            if one.delivery is not None:
-                one.delivery.abandon()
-            self._free_room(one)
+        self._batches.close_all()
 
     def stop(self) -> None:
         """Begin no more calls, but send open batches now; lossless batches stay with their source."""

@@ -18,7 +18,6 @@ from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
-from amqtt_rest_bridge.engine.stages.order import OrderLease
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message, RestApiConfig, Route, RunKey
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
@@ -42,7 +41,7 @@ class ClientMode:
         self._outcomes = outcomes
         self._claims = Claims(host.keeps)
         self._failures = FailureQueue(host.publisher, outcomes)
-        self._common = Common(host, outcomes, self._failures, OrderLease(host.clock))
+        self._common = Common(host, outcomes, self._failures)
         self._routes: dict[str, RouteCalls] = {}
         self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
         self._by_name: dict[EventName, RouteCalls] = {}  # every client event
@@ -150,10 +149,9 @@ class ClientMode:
 
     def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
-        self._workers = workers
+        self._workers, self._common.ordered_until = workers, ordered_until
         for calls in self._all():
             calls.share_limits(workers)
-        self._common.lease.renew(ordered_until)
 
     def stop(self) -> None:
         """Begin no more calls except for open batches. Running calls go on; waiting ones are left to their source."""

@@ -1,14 +1,16 @@
-"""A client event, prepared once: it makes a request of a message, and a verdict of a reply. Pure.
+"""A call, and the client event that it belongs to: what to send for a message, and what follows from the reply. Pure.
 
-`PreparedEvent.build` builds the request of an attempt, `judge` returns what follows from its reply. The callers do the
-I/O: the bridge (`call`), the commands `try` and `test` (`trial`), and tests. Time and chance are handed to the stages.
+A `Call` is one message for one event. `PreparedEvent`, made once for each event, makes the decisions: `build` makes the
+request of an attempt, `judge` the `Verdict` on its reply. The settings of the event take part as its stages (`Stage`).
+
+What moves a call on and does its I/O is elsewhere: in the bridge `call`, in the commands `try` and `test` `trial`.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 LARGE: Final = 128 << 10
 """Payloads of at least so many bytes are released once the request is built, unless something still needs them."""
 _MOST_MARKS: Final = 250  # of a batch: MQTT bounds the size of a user property
+_MOST_ATTEMPTS: Final = 20  # kept of a call; a lossless one may be tried without end
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 
 
@@ -80,42 +83,63 @@ class HeldError(BridgeError):
     """A call has to wait before its request is built: a stage keeps it, and puts it back into the queue."""
 
 
+class Attempts(Struct, eq=False):
+    """What is known of the attempts of a call. The calls of a batch share that of the batch."""
+
+    count: int = 0  # number of attempts; each half of a batch counts from 0 again
+    last: deque[Try] | None = None  # the last ones, for the records; None if the first one succeeds
+    took: float = 0.0  # seconds of all requests
+    paused: float = 0.0  # seconds in which the present attempt waited for a turn of RATE_LIMIT
+    url: str | None = None  # URL of the last request
+    together: int = 1  # number of messages in the last request
+
+    def note(self, verdict: Verdict, now: float, took: float) -> None:
+        """Note an attempt that was sent; keep its result, unless the call succeeds at the first attempt."""
+        self.took += took
+        if verdict.outcome is Outcome.SUCCEEDED and self.last is None:
+            return
+        if self.last is None:
+            self.last = deque(maxlen=_MOST_ATTEMPTS)
+        code = None if verdict.failure is None else verdict.failure.code.value
+        self.last.append(Try(now, verdict.status, code, round(1000 * took, 1)))
+
+
+class KeyClaim(NamedTuple):
+    """The DEDUPE_KEY of a call: it was seen before, or no other call has it until this one has ended."""
+
+    key: bytes
+    was_seen: bool
+
+
 class Call(Struct, eq=False):
     """One message for one event, from its admission to its end."""
 
     number: int  # of the call in this process
     resume: "Callable[[Call], None]"  # puts the call back into its queue
     event: "PreparedEvent"  # the definition that it runs by
-    message: Message
+    message: Message  # its payload is empty once a large one was released
     size: int  # bytes of its payload, which count until the call has ended
     hops: int = 0  # routes that the message has passed through
     delivery: Delivery | None = None  # held until the call has ended; None where no source waits
     key: str | None = None  # Idempotency-Key of a lossless call
     retry_of: str | None = None  # id of the run that this one repeats
+    # How far it has come.
     has_begun: bool = False  # its first attempt has begun, or its payload was released: it keeps its definition
     has_place: bool = False  # it has a place of the route, so it is a task
     has_ended: bool = False  # it has ended or was given up; queues drop it when they reach it
     since: float | None = None  # monotonic time at which it began to wait for room
     line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
-    is_behind: bool = False  # it waits for another call of its line
-    # The request of the present attempt, None between attempts. Kept for all attempts once the payload is released.
+    # Its attempts. The request is that of the present one, None between attempts; with the topic of the result, which
+    # is None if there is no result, or the response gives the topic. Once the payload was released, both stay.
     request: HttpRequest | None = None
-    destination: str | None = (
-        None  # the topic of the result; None if there is no result, or the topic comes from the response
-    )
-    attempted: int = 0  # number of attempts; a batch that is halved counts from 0 again
-    attempts: deque[Try] | None = None  # the last attempts, for the records; None if the first one succeeds
-    is_retried: bool = False  # an attempt has failed, and another one follows
-    took: float = 0.0  # seconds of all its requests
-    paused: float = 0.0  # seconds in which the present attempt waited for a turn of RATE_LIMIT
-    url: str | None = None  # URL of its last request
+    destination: str | None = None
     has_payload: bool = True  # false once a large payload was released
+    attempts: Attempts = field(default_factory=Attempts)
+    is_retried: bool = False  # an attempt has failed, and another one follows
+    # What stages keep of it.
     item: bytes | None = None  # its item in the body of its batch
-    together: int = 1  # number of messages in its last request
     change_digest: bytes | None = None  # of the text that ON_CHANGE compares
-    dedupe_key: bytes | None = None  # the key of DEDUPE_KEY that it claims
-    # Whether its key was seen before. None until its claim is answered; False if it has the claim.
-    was_seen: bool | None = None
+    claim: KeyClaim | None = None  # of its DEDUPE_KEY
 
     @property
     def name(self) -> EventName:
@@ -142,10 +166,10 @@ class Call(Struct, eq=False):
         """Return whether its source has taken the message back."""
         return self.delivery is not None and self.delivery.is_dropped
 
-    def follow(self, batch: "Call") -> None:
-        """Copy the attempts of the batch that the call is in."""
-        self.attempted, self.attempts, self.took = batch.attempted, batch.attempts, batch.took
-        self.url, self.together = batch.url, batch.together
+    @property
+    def taken_back(self) -> "list[Call]":
+        """Return those calls of `batch` whose source has taken the message back."""
+        return [one for one in self.batch if one.is_taken_back]
 
     def discard_request(self) -> None:
         """Forget the request, which is built again for the next attempt; keep it if the payload was released."""
@@ -159,7 +183,7 @@ class Call(Struct, eq=False):
         """
         message = self.message
         since = message.timestamp if message.sent_again is None else message.sent_again
-        return max(0.0, now - since - self.took)
+        return max(0.0, now - since - self.attempts.took)
 
 
 class Batch(Call, eq=False):
@@ -275,7 +299,7 @@ class PreparedEvent:
             else:
                 if call.item is None and not isinstance(call, Batch):  # it joined no batch, so it is a batch of one
                     call.item = self._items.make(self._enter(call))
-                call.together = len(call.batch)
+                call.attempts.together = len(call.batch)
                 values, key = self._items.values_of_batch(call.batch)
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
             for before in self._befores:
@@ -284,7 +308,7 @@ class PreparedEvent:
             return self._skip(call, skipped)
         except CallError as error:
             return self.judge(call, error)
-        call.request, call.url = request, request.url
+        call.request, call.attempts.url = request, request.url
         if call.size >= LARGE and not self._needs_payload:
             call.message, call.has_payload = replace(call.message, payload=b""), False
         return None
@@ -324,8 +348,8 @@ class PreparedEvent:
         failure = error_without_secrets(masker, failure)
         if response is not None and failure.code is FailureCode.HTTP_STATUS:
             failure = failure_explained(masker, failure, response)
-        if call.url is not None:
-            call.url = masker.address(call.url)  # here also for secrets of the message; records mask only the route's
+        if (url := call.attempts.url) is not None:
+            call.attempts.url = masker.address(url)  # secrets of the message too; records mask only the route's
         status = None if response is None else response.status
         verdict: Verdict = Verdict(Outcome.FAILED, status, failure, request=request, response=response)
         for retry in self._retries:
@@ -355,8 +379,6 @@ class PreparedEvent:
         """
         if not isinstance(call, Batch):
             return [(call, verdict)]
-        for one in call.calls:
-            one.follow(call)
         masker = masker_for(self.masker, verdict.request, verdict.response)
         own = replace(verdict, publication=None)
         first = verdict if verdict.failure is None else self._with_publication(call.calls[0], own, masker)

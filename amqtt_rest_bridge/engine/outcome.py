@@ -6,7 +6,6 @@ costs a line a second and no formatting. Each call that fails has a line of its 
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -25,14 +24,13 @@ from amqtt_rest_bridge.engine.needs import (
 from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, QueueBytes, RouteError, RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
-from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey, Try
+from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey
 from amqtt_rest_bridge.lot.placeholders.conditions import WHEN_UNUSABLE
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
-_MOST_ATTEMPTS: Final = 20  # kept of a call; a lossless one may be tried without end
 _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
 
 
@@ -138,7 +136,7 @@ class Outcomes:
 
     def note_end(self, call: Call, verdict: Verdict, statistics: RouteStatistics) -> None:
         """Note a call that has ended."""
-        event, now, failure = call.event, self._clock.time(), verdict.failure
+        event, attempts, now, failure = call.event, call.attempts, self._clock.time(), verdict.failure
         waited = call.waited(now)
         if event.event.when is not None:
             self._note_when(event.event.name, verdict.skipped, event.masker, statistics)
@@ -149,16 +147,17 @@ class Outcomes:
             if log.isEnabledFor(logging.WARNING):
                 log.warning(
                     "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
-                    event.label, failure.code, loggable(call.message.topic), call.attempted,
-                    "try" if call.attempted == 1 else "tries", call.took, waited, event.run_id(call), failure.message,
+                    event.label, failure.code, loggable(call.message.topic), attempts.count,
+                    "try" if attempts.count == 1 else "tries", attempts.took, waited, event.run_id(call),
+                    failure.message,
                 )  # fmt: skip
         elif verdict.outcome is Outcome.SKIPPED:
             statistics.note_skip()
         else:
-            statistics.note_success(waited, call.took, now, call.retry_of)
+            statistics.note_success(waited, attempts.took, now, call.retry_of)
             self.quiet.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
-                event.shown_request, verdict.status, 1000 * call.took, 1000 * waited,
+                event.shown_request, verdict.status, 1000 * attempts.took, 1000 * waited,
                 topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
             )  # fmt: skip
         self.forget_retry(call, statistics)
@@ -175,8 +174,6 @@ class Outcomes:
             if not one.is_retried:
                 one.is_retried = True
                 statistics.retrying += 1
-            if one is not call:
-                one.follow(call)
             self._record(one, verdict, now, one.waited(now))
         statistics.note_retry(failure.code.value)
         if event.is_lossless:
@@ -293,20 +290,10 @@ class Outcomes:
     def _record(self, call: Call, verdict: Verdict, now: float, waited: float) -> None:
         if self._records is None:
             return
-        event, is_over = call.event, verdict.outcome is not Outcome.RETRYING
-        attempts = () if call.attempts is None else tuple(call.attempts)
+        event, attempts, is_over = call.event, call.attempts, verdict.outcome is not Outcome.RETRYING
         self._records.note_call(CallRun(
-            now, verdict.outcome, call.number, call.run, event.route, event.event, call.message, call.url,
-            verdict.status, verdict.skipped, verdict.failure, attempts, call.attempted, waited, call.took,
-            call.together, verdict.request if is_over else None, verdict.response if is_over else None, call.retry_of,
+            now, verdict.outcome, call.number, call.run, event.route, event.event, call.message, attempts.url,
+            verdict.status, verdict.skipped, verdict.failure, tuple(attempts.last or ()), attempts.count, waited,
+            attempts.took, attempts.together, verdict.request if is_over else None,
+            verdict.response if is_over else None, call.retry_of,
         ))  # fmt: skip
-
-
-def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
-    """Keep the result of an attempt that was sent, unless its call succeeds at the first attempt."""
-    if verdict.outcome is Outcome.SUCCEEDED and call.attempts is None:
-        return
-    if call.attempts is None:
-        call.attempts = deque(maxlen=_MOST_ATTEMPTS)
-    code = None if verdict.failure is None else verdict.failure.code.value
-    call.attempts.append(Try(now, verdict.status, code, round(1000 * took, 1)))

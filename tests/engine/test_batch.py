@@ -218,6 +218,17 @@ def test_each_message_of_a_batch_that_is_tried_again_is_noted(rigs: Rigs) -> Non
     assert rig.statistics.retrying == 0
 
 
+def test_the_runs_of_both_halves_have_the_request_of_the_whole_batch(rigs: Rigs) -> None:
+    records = Runs()
+    rig = rigs(batched("WITH BATCH_SIZE 2 WITH BATCH_SPLIT true"), records=records)
+    offer(rig, b"1", b"2")
+    rig.reply(400, elapsed=0.5)
+    rig.reply(200, elapsed=0.25)
+    rig.reply(200, elapsed=0.25)
+    halves = records.calls[2:]
+    assert [([one.status for one in run.attempts], run.took) for run in halves] == [([400, 200], 0.75)] * 2
+
+
 # Keys that say which messages are one batch.
 
 

@@ -7,13 +7,14 @@
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
-from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Stage, Verdict
+from amqtt_rest_bridge.engine.event import Attempts, Batch, Call, PreparedEvent, Stage, Verdict
 from amqtt_rest_bridge.engine.needs import Clock, Outcome
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
@@ -146,19 +147,21 @@ class Batches:
             self.close(event)
 
 
-def joined(calls: list[Call]) -> Batch:
-    """Return the batch of these calls."""
-    first, hops = calls[0], max(call.hops for call in calls)
-    return Batch(first.number, first.resume, first.event, first.message, 0, hops, calls=calls)
+def joined(calls: list[Call], attempts: Attempts | None = None) -> Batch:
+    """Return the batch of these calls, which share its attempts; it has had none so far by default."""
+    first, hops, attempts = calls[0], max(call.hops for call in calls), attempts or Attempts()
+    for call in calls:
+        call.attempts = attempts
+    return Batch(first.number, first.resume, first.event, first.message, 0, hops, attempts=attempts, calls=calls)
 
 
 def halve(batch: Batch) -> Batch:
     """Halve a batch, which keeps the first half; return the second half."""
     middle = (len(batch.calls) + 1) // 2
-    second = joined(batch.calls[middle:])
+    batch.attempts.count = 0
+    second = joined(batch.calls[middle:], replace(batch.attempts, last=copy(batch.attempts.last)))
     second.line, second.has_begun = batch.line, batch.has_begun
     batch.calls = batch.calls[:middle]
-    batch.attempted = 0
     return second
 
 

@@ -29,12 +29,13 @@ class Breaker:
     Args:
         clock: Times the probes.
         on_change: Called with the reason when the breaker opens, with None when it closes.
+        workers: Workers that share the target, including this one.
     """
 
-    def __init__(self, clock: Clock, on_change: Callable[[str | None], None]) -> None:
+    def __init__(self, clock: Clock, on_change: Callable[[str | None], None], workers: int = 1) -> None:
         self.is_open = False
         """Whether the target counts as down."""
-        self.workers = 1
+        self.workers = workers
         """Workers that share the target. Each waits so many times `PROBE_SECONDS` for its next probe."""
         self._clock = clock
         self._on_change = on_change

@@ -6,7 +6,7 @@ it is skipped if the other call has succeeded, else it gets the claim.
 
 from collections import deque
 
-from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage, Verdict
+from amqtt_rest_bridge.engine.event import Call, HeldError, KeyClaim, SkippedError, Stage, Verdict
 from amqtt_rest_bridge.engine.needs import Keeps, Outcome
 from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
@@ -26,31 +26,32 @@ class Claims:
         self._keeps = keeps
         self._waiting: dict[bytes, deque[Call]] = {}  # calls that wait for a claim to end, by its key
 
-    def claim(self, key: bytes, call: Call) -> None:
-        """Set `call.was_seen`; if another call has the claim, that is set once it has ended, and the call resumed.
+    def make(self, key: bytes, call: Call) -> KeyClaim | None:
+        """Return the claim of a call on a key. Unless it was seen, `end` must follow.
 
-        `end_claim` must follow if it is False: then the call has the claim.
+        Returns None while another call has the key: this one is resumed, with its claim, once that has ended.
         """
         if key in self._waiting:
             self._waiting[key].append(call)
-            return
-        call.was_seen = self._keeps.answer(key) is not None
-        if not call.was_seen:
+            return None
+        was_seen = self._keeps.answer(key) is not None
+        if not was_seen:
             self._waiting[key] = deque()
+        return KeyClaim(key, was_seen)
 
-    def end_claim(self, key: bytes, seconds: float, *, is_done: bool) -> None:
+    def end(self, key: bytes, seconds: float, *, is_done: bool) -> None:
         """End a claim. If its call has succeeded, the key counts as seen, else the next call has the claim."""
         if is_done:
             self._keeps.keep(key, seconds, b"")
         waiting = deque(call for call in self._waiting.pop(key) if not call.has_ended)
         while waiting:
             call = waiting.popleft()
-            call.was_seen = is_done
+            call.claim = KeyClaim(key, is_done)
             if not is_done:
                 self._waiting[key] = waiting
-                call.resume(call)
-                return
             call.resume(call)
+            if not is_done:
+                return
 
 
 class Deduplicated(Stage):
@@ -70,20 +71,20 @@ class Deduplicated(Stage):
         self._claims = claims
 
     def enter(self, call: Call, values: MessageValues) -> None:
-        """Claim the key of a call; skip the call if the key was seen."""
-        if call.was_seen is None:
-            call.dedupe_key = dedupe_key(self._event, self._text.fill_bytes(values))
-            if call.dedupe_key is None:
+        """KeyClaim the key of a call; skip the call if the key was seen."""
+        if call.claim is None:
+            key = dedupe_key(self._event, self._text.fill_bytes(values))
+            if key is None:
                 return
-            self._claims.claim(call.dedupe_key, call)
-            if call.was_seen is None:
+            call.claim = self._claims.make(key, call)
+            if call.claim is None:
                 raise HeldError
-        if call.was_seen:
+        if call.claim.was_seen:
             raise SkippedError("duplicate", "DEDUPE_KEY was seen before")
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
         """End the claim of a call, before its result is published: a repeated message is skipped from then on."""
-        if call.dedupe_key is not None and call.was_seen is False:
-            call.was_seen = None
+        claim, call.claim = call.claim, None
+        if claim is not None and not claim.was_seen:
             is_done = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
-            self._claims.end_claim(call.dedupe_key, self._seconds, is_done=is_done)
+            self._claims.end(claim.key, self._seconds, is_done=is_done)

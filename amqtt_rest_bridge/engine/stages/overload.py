@@ -4,7 +4,7 @@ They hold no place. Room that becomes free is theirs before a new message's.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from amqtt_rest_bridge.engine.event import Call
@@ -23,17 +23,12 @@ class RoomQueue:
     Args:
         admission: Of the route.
         clock: Counts the time.
-        admit: Called for a message that has room now, and is admitted.
         refuse: Called for one whose time is over.
     """
 
-    def __init__(
-        self, admission: Admission, clock: Clock, admit: Callable[[Call], None],
-        refuse: Callable[[Call, CallError], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, admission: Admission, clock: Clock, refuse: Callable[[Call, CallError], None]) -> None:
         self._admission = admission
         self._clock = clock
-        self._admit = admit
         self._refuse = refuse
         self._waiting: deque[Call] = deque()
         self._is_watched = False
@@ -41,8 +36,7 @@ class RoomQueue:
     def add(self, call: Call) -> bool:
         """Queue a message; return False if its route does not wait, or too many messages wait."""
         admission = self._admission
-        may_wait = admission.policy is OverloadPolicy.BALANCED and admission.timeout and admission.may_wait(call.size)
-        if not may_wait:
+        if admission.policy is not OverloadPolicy.BALANCED or not (admission.timeout and admission.may_wait(call.size)):
             return False
         if call.since is None:
             call.since = self._clock.monotonic()
@@ -51,13 +45,13 @@ class RoomQueue:
         self._watch()
         return True
 
-    def admit_waiting(self) -> None:
-        """Admit the messages that have room now."""
+    def admitted(self) -> Iterator[Call]:
+        """Admit the messages that have room now, one after the other; yield each."""
         admission = self._admission
         while self._waiting and admission.has_room(self._waiting[0].size):
-            call = self._first()
+            call = self._remove_first()
             admission.hold(call.size)
-            self._admit(call)
+            yield call
 
     def remove(self, is_one: Callable[[Call], bool] = lambda _: True) -> list[Call]:
         """Remove and return the messages for which `is_one` is true, all of them by default."""
@@ -67,7 +61,7 @@ class RoomQueue:
             self._admission.count_awaiting_room(-1, call.size)
         return removed
 
-    def _first(self) -> Call:
+    def _remove_first(self) -> Call:
         call = self._waiting.popleft()
         self._admission.count_awaiting_room(-1, call.size)
         return call
@@ -86,6 +80,6 @@ class RoomQueue:
         for _ in range(AT_ONCE):
             if not self._waiting or self._seconds_left() > 0:
                 break
-            call = self._first()
+            call = self._remove_first()
             self._refuse(call, self._admission.why_full(call.size))
         self._watch()

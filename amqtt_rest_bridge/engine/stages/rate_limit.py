@@ -21,20 +21,27 @@ class Pace:
     Args:
         clock: Its monotonic time counts.
         on_turn: Called when there is a turn.
+        workers: Workers that share the limit, including this one.
     """
 
-    def __init__(self, clock: Clock, on_turn: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, on_turn: Callable[[], None], workers: int = 1) -> None:
         self._clock = clock
         self._on_turn = on_turn
-        self._seconds = 0.0
+        self._workers = workers
+        self._seconds = 0.0  # between requests of all workers together
         self._last = -float("inf")
         self._given: Call | None = None  # has the turn, and its first request has not left
         self._waiting: deque[Future[None]] = deque()  # redirects and repeated logins, which go before new calls
         self._timer: Cancels | None = None
 
     def change(self, seconds: float) -> None:
-        """Change the seconds between requests. Of several workers each waits so many times as long."""
+        """Change the seconds between requests of all workers together."""
         self._seconds = seconds
+        self._set_timer()
+
+    def share(self, workers: int) -> None:
+        """Share the limit among so many workers: each waits so many times as long."""
+        self._workers = workers
         self._set_timer()
 
     def give_turn(self, call: Call) -> bool:
@@ -56,7 +63,7 @@ class Pace:
             self._waiting.append(turn)
             self._set_timer()
             await turn
-            call.paused += self._clock.monotonic() - began
+            call.attempts.paused += self._clock.monotonic() - began
         self._last = self._clock.monotonic()
         self._set_timer()
 
@@ -69,7 +76,7 @@ class Pace:
     @property
     def seconds_left(self) -> float:
         """Return the seconds until the next turn, 0 or less if it has come."""
-        return self._last + self._seconds - self._clock.monotonic()
+        return self._last + self._seconds * self._workers - self._clock.monotonic()
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -49,13 +49,13 @@ class TriedAgain(Stage):
         A call is not retried if that cannot help, is not safe, or RETRIES is reached.
         """
         failure, response = verdict.failure, verdict.response
-        if failure is None or (not self._lossless and call.attempted > self._retries):
+        if failure is None or (not self._lossless and call.attempts.count > self._retries):
             return verdict
         listed = response is not None and response.status in self._event.retry_on
         outcome = failure if response is None else response
         if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
             return verdict
-        seconds = delay(call.attempted, response, now=self._now(), random=self._random)
+        seconds = delay(call.attempts.count, response, now=self._now(), random=self._random)
         return replace(verdict, outcome=Outcome.RETRYING, seconds=seconds)
 
 
