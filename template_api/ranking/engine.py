@@ -29,7 +29,7 @@ from template_api.ranking.fields import (
 )
 from template_api.ranking.meaning import NO_SYNONYMS, Meaning, QueryWord, interpret
 from template_api.ranking.tokens import STOP_WORDS, likest, stem, title_likeness, words
-from template_api.ranking.vocabulary import SHORTEST_PART, Synonyms, Vocabulary, Words
+from template_api.ranking.vocabulary import Synonyms, Vocabulary, Words
 from template_api.records import Place, Sort, Word
 
 Filters = Sequence[Collection[str]]
@@ -145,35 +145,25 @@ class Ranking:
     def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
         """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
 
-        Those come first that have the words before it too, as `search` would find them, in titles like the text. A last
-        word that was torn apart (`web ho`) is also read without its space, one run together (`homeass`) with one.
-        Where no title has such a word, the result is that of `search`. Beside the keys is what was read otherwise than
-        typed.
+        Those come first whose titles are most like the text. Where no title has such a word, the result is that of
+        `search`. Beside the keys are the words that were read otherwise than typed.
         """
-        keys: dict[str, None] = {}
-        corrected: tuple[Word, ...] = ()
-        for before, last, typed, part in self._readings(words(text)):
-            if keys and part:
-                break  # what is run together is parted only where nothing begins so
-            begun = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_SUGGESTED_WORDS)]
-            meaning = self._meaning(" ".join(before))
-            found = self._titled(begun, meaning, [*before, last]) if begun else []
-            if found and not keys:
-                changed = () if typed == last else (Word(typed, f"{part} {begun[0]}".strip()),)
-                corrected = (*meaning.corrected, *changed)
-            keys |= dict.fromkeys(found)
-        if keys:
-            return tuple(keys)[:limit], corrected
-        ranked = self.search(text, limit)
-        return tuple(hit.key for hit in ranked.hits), ranked.corrected
+        *before, last = words(text) or [""]
+        begun = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_SUGGESTED_WORDS)]
+        if not last or not begun:
+            ranked = self.search(text, limit)
+            return tuple(hit.key for hit in ranked.hits), ranked.corrected
+        meaning = self._meaning(" ".join(before))
+        others = [(Occur.Should, self._clause(each)) for each in meaning.wanted]
+        query = Query.boolean_query([(Occur.Must, unscored(any_of("title", begun))), *others])
+        found = self._searcher.search(query, self._searcher.num_docs).hits
+        best = [each.template for each in self._ordered(found, (), Sort.RELEVANCE, _REORDERED)]
+        best.sort(key=lambda each: -title_likeness(" ".join([*before, last]), each.title))
+        return tuple(each.key for each in best[:limit]), meaning.corrected
 
     def near(self, text: str, limit: int) -> tuple[str, ...]:
-        """Return the keys of at most `limit` templates with a word in the title that is like one of a text."""
-        titled = [word for word, _ in self._searcher.terms_with_prefix("title", "")]
-        rows: dict[int, None] = {}
-        for like in likest(words(text), [word for word in titled if word not in STOP_WORDS]):
-            rows |= dict.fromkeys(self._rows(self._searcher.search(any_of("title", [like]), limit).hits))
-        return tuple(self._templates[row].key for row in rows)[:limit]
+        """Return the keys of at most `limit` templates whose titles are like a text."""
+        return likest(text, {each.key: each.title for each in self._templates.values()}, limit)
 
     def facets(
         self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
@@ -186,30 +176,6 @@ class Ranking:
         if len(found) < result.count:
             query = any_of("row", self._rows(found))
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
-
-    def _readings(self, typed: list[str]) -> Iterator[tuple[list[str], str, str, str]]:
-        """Yield the ways to read a text whose last word is unfinished.
-
-        Each is the words before, the last one, that one as typed, and the part of it that is now among those before.
-        """
-        if len(typed) > 1:
-            yield typed[:-2], "".join(typed[-2:]), " ".join(typed[-2:]), ""
-        if typed:
-            *before, last = typed
-            yield before, last, last, ""
-            for at in range(SHORTEST_PART, len(last)):
-                part = last[:at]
-                if self.vocabulary.has(part) and part not in STOP_WORDS:
-                    yield [*before, part], last[at:], last, part
-
-    def _titled(self, begun: Sequence[str], before: Meaning, typed: Sequence[str]) -> list[str]:
-        """Return the keys of templates with one of some words in the title, those like what was typed first."""
-        titled = (Occur.Must, unscored(any_of("title", begun)))
-        others = [(Occur.Should, self._clause(each)) for each in before.wanted]
-        found = self._searcher.search(Query.boolean_query([titled, *others]), max(1, self._searcher.num_docs)).hits
-        best = [each.template for each in self._ordered(found, (), Sort.RELEVANCE, _REORDERED)]
-        best.sort(key=lambda each: -title_likeness(" ".join(typed), each.title))
-        return [each.key for each in best]
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
@@ -243,15 +209,12 @@ class Ranking:
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, begin: Place, limit: int
     ) -> list[_Candidate]:
         """Return the `limit` templates after a place in their order, and one more where there is."""
-        count = max(begin.shown + limit + 1, _REORDERED)
-        while True:
-            ordered = self._ordered(found, wanted, order, count)
-            at = {each.template.key: at for at, each in enumerate(ordered)}
-            last = next((at[key] for key in reversed(begin.keys) if key in at), None)
-            if count >= len(found) or not begin.keys or (last is not None and last + limit + 1 < count):
-                first = begin.shown if last is None else last + 1
-                return ordered[first : first + limit + 1]
-            count *= 4
+        # A template that was shown may be anywhere now.
+        count = len(found) if begin.keys else max(begin.shown + limit + 1, _REORDERED)
+        ordered = self._ordered(found, wanted, order, count)
+        at = {each.template.key: number for number, each in enumerate(ordered, 1)}
+        first = next((at[key] for key in reversed(begin.keys) if key in at), begin.shown)
+        return ordered[first : first + limit + 1]
 
     def _ordered(
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
@@ -368,7 +331,7 @@ class SearchIndex:
         writer.wait_merging_threads()
         self._index.reload()
         searcher = self._index.searcher()
-        vocabulary = self.ranking.vocabulary.grown(searcher, self._added)
+        vocabulary = Vocabulary(searcher, Words(self._added, self.ranking.vocabulary.spelling))
         self.ranking = Ranking(searcher, vocabulary, self._templates.copy(), NO_SYNONYMS)
         self._added = set()
         if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # glibc kept 90 MB after 10,000 templates

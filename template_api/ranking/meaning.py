@@ -6,7 +6,7 @@ Misspellings are corrected and synonyms looked up in the query, before anything 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, stem, words
 from template_api.ranking.vocabulary import Phrase, Synonyms, Vocabulary
@@ -30,8 +30,7 @@ class Origin(Enum):
     SYNONYM = 0.6
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """What a word of the query may mean: a word of the library, or several that a template must all have.
 
     `rarity` is its weight as if it was typed; `weight` is less if it was not.
@@ -115,9 +114,9 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     typed = words(text)
     if not STOP_WORDS.issuperset(typed):
         typed = synonyms.content_words(typed)
-    reader = _Reader(typed, vocabulary, synonyms)
+    reader = _Reader(typed, vocabulary, synonyms, exact=exact)
     found: dict[tuple[str, ...], QueryWord] = {}
-    for wanted in reader.read_exactly() if exact else reader.read():
+    for wanted in reader.read():
         key = wanted.options[0].terms
         before = found.get(key)
         if before is None:
@@ -130,27 +129,20 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
 class _Reader:
     """One reading of a query from left to right."""
 
-    def __init__(self, typed: Sequence[str], vocabulary: Vocabulary, synonyms: Synonyms) -> None:
+    def __init__(self, typed: Sequence[str], vocabulary: Vocabulary, synonyms: Synonyms, *, exact: bool) -> None:
         self._typed = typed
         self._vocabulary = vocabulary
         self._synonyms = synonyms
+        self._exact = exact
         # If the library lacks other words, too, the query is in a foreign language, and "de" is a stop word of that.
         others = [word for word in typed if word not in FOREIGN_STOP_WORDS and word not in STOP_WORDS]
-        is_foreign = any(vocabulary.term(word) is None for word in others)
+        is_foreign = not exact and any(vocabulary.term(word) is None for word in others)
         # Words that only count as part of a phrase.
         self._dropped = frozenset() if STOP_WORDS.issuperset(typed) else STOP_WORDS
         self._dropped |= FOREIGN_STOP_WORDS if is_foreign else frozenset()
         self._corrected: dict[str, tuple[QueryWord, ...]] = {}
         self._doubted = 0
         self.ignored: list[str] = []
-
-    def read_exactly(self) -> Iterator[QueryWord]:
-        """Yield the words that the library has as they are typed, and note the others."""
-        for word in self._typed:
-            if options := self._known(word):
-                yield QueryWord(word, options)
-            else:
-                self.ignored.append(word)
 
     def read(self) -> Iterator[QueryWord]:
         """Yield the words that the library can match, and note the others."""
@@ -162,7 +154,7 @@ class _Reader:
 
     def _phrase(self, at: int) -> tuple[int, tuple[QueryWord, ...]] | None:
         """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
-        for length in range(min(self._synonyms.longest(self._typed[at]), len(self._typed) - at), 1, -1):
+        for length in range(min(self._synonyms.longest, len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
             if meant := self._meant(phrase):
                 each = [QueryWord(word, self._known(word)) for word in phrase if word not in self._dropped]
@@ -178,13 +170,18 @@ class _Reader:
         if word in self._dropped:
             return 1, ()
         options = self._known(word)
-        if options:
-            return 1, (QueryWord(word, (*options, *self._likelier(word, options), *self._meant([word], options))),)
+        if options and not self._exact:
+            options += (*self._likelier(word, options), *self._meant([word], options))
+        if options or self._exact:
+            self.ignored += [] if options else [word]
+            return 1, self._one(word, options)
         for left in (at - 1, at):
-            joined = self._joined(left)
-            if joined is not None:
+            parts = self._typed[max(left, 0) : left + 2]
+            joined = "".join(parts)
+            if len(parts) > 1 and (options := self._known(joined, Origin.CORRECTED)):
                 is_second_read = left == at and self._vocabulary.term(self._typed[at + 1]) is None
-                return 2 if is_second_read else 1, (joined,)
+                options += self._meant([joined], options)
+                return 2 if is_second_read else 1, self._one(" ".join(parts), options)
         if word not in self._corrected and len(self._corrected) < MOST_CORRECTED:
             self._corrected[word] = self._unknown(word, last=last)
         wanted = self._corrected.get(word, ())
@@ -195,14 +192,6 @@ class _Reader:
     def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
         term = self._vocabulary.term(word)
         return () if term is None else (Option((word,), origin, self._vocabulary.idf(term)),)
-
-    def _joined(self, left: int) -> QueryWord | None:
-        """Return the word that this one and the next make without the space between them."""
-        if not 0 <= left < len(self._typed) - 1:
-            return None
-        parts = self._typed[left : left + 2]
-        options = self._known("".join(parts), Origin.CORRECTED)
-        return QueryWord(" ".join(parts), (*options, *self._meant(["".join(parts)], options))) if options else None
 
     def _likelier(self, word: str, options: Sequence[Option]) -> tuple[Option, ...]:
         """Return what is much commoner and may be meant by a known word, as the library may misspell it once."""
@@ -231,10 +220,8 @@ class _Reader:
         known, edits = self._vocabulary.nearest(word)
         if edits != 1:
             parts = self._vocabulary.split(word)
-            if parts:
-                return tuple(QueryWord(word, self._weighed([(part,)], Origin.CORRECTED)) for part in parts)
-            parted = self._compound(word)
-            if parted:
+            parted = tuple(QueryWord(word, self._weighed([(part,)], Origin.CORRECTED)) for part in parts)
+            if parted := parted or self._compound(word):
                 return parted
         if last:
             # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
@@ -251,28 +238,22 @@ class _Reader:
 
         Of several ways to part it, the one whose shorter part is longest: *Funksensoren* is *Funk* and *Sensoren*.
         """
-        best: tuple[int, tuple[QueryWord, ...]] = (0, self._part(word, self._noun(word)))
-        for at in range(_SHORTEST_OF_COMPOUND, len(word) - _SHORTEST_OF_COMPOUND + 1):
-            left, right = self._noun(word[:at]), self._noun(word[at:])
-            if left and right and min(len(left), len(right)) > best[0]:
-                each = (*self._part(word, left), *self._part(word, right))
-                best = (min(len(left), len(right)), each) if each else best
-        return best[1]
+        for at in sorted(range(1, len(word)), key=lambda at: abs(2 * at - len(word))):
+            left, right = self._noun(word, word[:at]), self._noun(word, word[at:])
+            if left is not None and right is not None and (left or right):
+                return (*left, *right)
+        return self._noun(word, word) or ()
 
-    def _part(self, word: str, noun: str) -> tuple[QueryWord, ...]:
-        """Return what a noun means as a part of a word, nothing where there is none."""
-        return self._one(word, (self._known(noun, Origin.CORRECTED) or self._meant([noun])) if noun else ())
+    def _noun(self, word: str, part: str) -> tuple[QueryWord, ...] | None:
+        """Return what a noun means as a part of a word, without its ending; None where there is no such noun."""
+        for ending in _ENDINGS:
+            noun = part.removesuffix(ending)
+            if part.endswith(ending) and len(noun) >= _SHORTEST_OF_COMPOUND:
+                for whole in (noun, noun + "e"):  # an e is lost between parts: Suche, Suchindex
+                    is_noun = self._vocabulary.has(whole) or self._synonyms.has([whole])
+                    if is_noun and whole not in STOP_WORDS:
+                        return self._one(word, self._known(whole, Origin.CORRECTED) or self._meant([whole]))
+        return None
 
     def _one(self, word: str, options: tuple[Option, ...]) -> tuple[QueryWord, ...]:
         return (QueryWord(word, options),) if options else ()
-
-    def _noun(self, word: str) -> str:
-        """Return a word without its ending as the library or the list of synonyms has it; empty where neither does."""
-        for ending in _ENDINGS:
-            noun = word.removesuffix(ending)
-            if word.endswith(ending) and len(noun) >= _SHORTEST_OF_COMPOUND:
-                for whole in (noun, noun + "e"):  # an e is lost between parts: Suche, Suchindex
-                    is_known = self._vocabulary.has(whole) or self._synonyms.has([whole])
-                    if is_known and whole not in STOP_WORDS:
-                        return whole
-        return ""

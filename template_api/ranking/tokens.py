@@ -11,7 +11,7 @@ stems each word of a library once.
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -67,7 +67,7 @@ FOREIGN_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - as above
 )
 _SHORTEST_STEMMED: Final = 3
-_MOST_LIKENED: Final = 8  # words that are compared with all of a title
+_MOST_LIKENED: Final = 8  # words that are compared with all titles
 _LIKE: Final = 60  # of 100: what is called near
 _REMEMBERED: Final = 1 << 15  # stems, some 6 MB; 0.06 us for a word among them
 
@@ -115,7 +115,7 @@ def stem(word: str) -> str:
         return str(_stemmer.stemWord(word))
 
 
-def within(word: str, choices: Sequence[str], most: int) -> list[tuple[str, int]]:
+def within(word: str, choices: Collection[str], most: int) -> list[tuple[str, int]]:
     """Return the choices at most `most` edits from the word, each with its number of edits.
 
     An edit inserts, drops or replaces a letter or swaps two neighbours (optimal string alignment).
@@ -129,9 +129,10 @@ def title_likeness(query: str, title: str) -> float:
     return fuzz.token_set_ratio(query, title, processor=None) / 100
 
 
-def likest(typed: Sequence[str], choices: Sequence[str]) -> list[str]:
-    """Return the few choices that are most like some words, the likest first; further apart than `within` has them."""
-    found = [
-        one for word in typed[:_MOST_LIKENED] for one in process.extract(word, choices, scorer=fuzz.ratio, limit=3)
-    ]
-    return [choice for choice, score, _ in sorted(found, key=lambda one: -one[1]) if score >= _LIKE]
+def likest(text: str, titles: Mapping[str, str], most: int) -> tuple[str, ...]:
+    """Return the keys of the titles that are most like a text, or a part of it, the likest first."""
+    typed = " ".join(words(text)[:_MOST_LIKENED])
+    found = process.extract(
+        typed, titles, scorer=fuzz.partial_token_ratio, processor=None, score_cutoff=_LIKE, limit=most
+    )
+    return tuple(key for _, _, key in found)

@@ -5,7 +5,8 @@ templates of a term; only the words that misspellings are compared with are in m
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import chain
 from math import log
 from typing import Final
 
@@ -30,8 +31,8 @@ _RARE: Final = 2
 _RARE_ONE_IN: Final = 1000
 
 # How many edits a word of at least so many letters may be from what was meant.
-_EDITS: Final = ((8, 2), (4, 1))
-_LACKS_A_LETTER: Final = 3  # a shorter word may only lack one: *tme* is "time", but *mpa* not "map"
+_EDITS: Final = ((8, 2), (3, 1))
+_LACKS_A_LETTER: Final = 3  # a word so short may only lack one: *tme* is "time", but *mpa* not "map"
 
 # Written without umlauts, as on a keyboard that has none.
 _UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
@@ -44,46 +45,35 @@ class Words:
         added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         for word in words:
             added[word[0], len(word)].add(word)
-        known = others.buckets if others is not None else {}
-        grown = {key: known[key] | new if key in known else new for key, new in added.items()}
-        self.buckets: Mapping[tuple[str, int], Set[str]] = {**known, **grown}  # by first letter and length
-        self._first_letters = sorted({letter for letter, _ in self.buckets if letter.isalpha()})
+        known = dict(others.by_form) if others is not None else {}
+        grown = {form: new | known.get(form, set()) for form, new in added.items()}
+        self.by_form: Mapping[tuple[str, int], Set[str]] = known | grown  # first letter and length
+        self._first_letters = sorted({letter for letter, _ in self.by_form if letter.isalpha()})
 
     def __contains__(self, word: str) -> bool:
-        return word in self.buckets.get((word[:1], len(word)), ())
+        return word in self.by_form.get((word[:1], len(word)), ())
 
-    def near(self, word: str) -> Iterator[tuple[str, int]]:
-        """Yield the words that a misspelt word may mean, each with its number of edits."""
+    def nearest(self, word: str, passes: Callable[[str], bool] = bool) -> tuple[list[str], int]:
+        """Return the words fewest edits from a misspelt one, of those that pass, and how many edits these are."""
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
-        if most:
-            yield from self.slips(word, most)
-            for near in self._with_other_first_letter(word):
-                yield near, 1
-        elif len(word) == _LACKS_A_LETTER and word.isalpha():
-            for near, edits in self.slips(word):
-                if len(near) > len(word):
-                    yield near, edits
-            for letter in self._first_letters:
-                if letter != word[0] and letter + word in self:
-                    yield letter + word, 1
+        near = self.slips(word, most) if most else {}
+        if most and not (word[0].isdigit() or word[1].isdigit()):
+            # Those whose first letter is another are looked up, where comparing would take all.
+            changed = [word[1:], word[1] + word[0] + word[2:]]
+            changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
+            near |= {each: 1 for each in changed if each[0] != word[0] and each in self}
+        if len(word) == _LACKS_A_LETTER:
+            near = {each: edits for each, edits in near.items() if len(each) > len(word)}
+        passed = {each: edits for each, edits in near.items() if passes(each)}
+        least = min(passed.values(), default=0)
+        return sorted(each for each, edits in passed.items() if edits == least), least
 
-    def slips(self, word: str, most: int = 1) -> Iterator[tuple[str, int]]:
-        """Yield the words at most so many edits away that have the same first letter and the same digits."""
+    def slips(self, word: str, most: int = 1) -> dict[str, int]:
+        """Return the words at most so many edits away, with these, that have the same first letter and digits."""
         digits = _digits(word)
-        for length in range(len(word) - most, len(word) + most + 1):
-            for near, edits in within(word, tuple(self.buckets.get((word[0], length), ())), most):
-                if _digits(near) == digits:
-                    yield near, edits
-
-    def _with_other_first_letter(self, word: str) -> Iterator[str]:
-        """Yield the words that are one edit of the first letter away: looked up, where comparing would take all."""
-        if word[0].isdigit() or word[1].isdigit():
-            return
-        changed = [word[1:], word[1] + word[0] + word[2:]]
-        changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
-        for near in changed:
-            if near[0] != word[0] and near in self:
-                yield near
+        lengths = range(len(word) - most, len(word) + most + 1)
+        near = chain.from_iterable(within(word, self.by_form.get((word[0], length), ()), most) for length in lengths)
+        return {each: edits for each, edits in near if _digits(each) == digits}
 
 
 class Vocabulary:
@@ -91,17 +81,13 @@ class Vocabulary:
 
     def __init__(self, searcher: Searcher, spelling: Words) -> None:
         self._searcher = searcher
-        self._spelling = spelling
+        self.spelling = spelling
         self._size = searcher.num_docs
         self._frequencies: dict[str, int] = {}
 
-    def grown(self, searcher: Searcher, words: Collection[str]) -> "Vocabulary":
-        """Return the vocabulary of a later state of the index, which has these words beside those known."""
-        return Vocabulary(searcher, Words(words, self._spelling))
-
     def has(self, word: str) -> bool:
         """Return whether a template has a word in just this form; true for stop words."""
-        return word in self._spelling
+        return word in self.spelling
 
     def term(self, word: str) -> str | None:
         """Return the term of a word, or None when no template has it in any form."""
@@ -112,16 +98,14 @@ class Vocabulary:
 
     def frequency(self, term: str) -> int:
         """Return how many templates have a term; those that have left the library lately may be counted."""
-        known = self._frequencies.get(term)
-        if known is None:
-            known = self._searcher.doc_freq(term_field(term), term)
-            if known:  # what callers make up is not kept
-                self._frequencies[term] = known
+        known = self._frequencies.get(term) or self._searcher.doc_freq(term_field(term), term)
+        if known:  # what callers make up is not kept
+            self._frequencies[term] = known
         return known
 
     def idf(self, term: str) -> float:
         """Return the inverse document frequency of a term, above 0."""
-        frequency = self._frequencies.get(term) or self.frequency(term)
+        frequency = self.frequency(term)
         return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
     def split(self, word: str, beyond: int = 0) -> Phrase:
@@ -150,10 +134,8 @@ class Vocabulary:
         nothing and there are none.
         """
         # Words that left the library lately are compared too, and dropped here.
-        edits = {near: count for near, count in self._spelling.near(word) if near in STOP_WORDS or self.term(near)}
-        least = min(edits.values(), default=0)
-        nearest = sorted(near for near, count in edits.items() if count == least and near not in STOP_WORDS)
-        return self._commonest(nearest, _CANDIDATES), least
+        near, edits = self.spelling.nearest(word, lambda each: each in STOP_WORDS or self.term(each) is not None)
+        return self._commonest([each for each in near if each not in STOP_WORDS], _CANDIDATES), edits
 
     def is_rare(self, word: str) -> bool:
         """Return whether so few templates have a word that it may be misspelt in them."""
@@ -162,7 +144,7 @@ class Vocabulary:
     def likelier(self, word: str) -> Phrase:
         """Return the much commoner word, or two run together, that a rare word (`is_rare`) may be a slip for."""
         least = self.frequency(stem(word)) * _MUCH_COMMONER
-        near = [near for near, _ in self._spelling.slips(word)] if len(word) >= SHORTEST_DOUBTED else []
+        near = self.spelling.slips(word) if len(word) >= SHORTEST_DOUBTED else {}
         likely = (each for each in near if each not in STOP_WORDS and self.frequency(stem(each)) >= least)
         return self._commonest(likely, 1) or self.split(word, beyond=least - 1)
 
@@ -182,33 +164,29 @@ class Synonyms:
     """
 
     def __init__(self, rules: Sequence[SynonymRule] = ()) -> None:
-        self._meant: defaultdict[Phrase, list[Phrase]] = defaultdict(list)
+        self._meant: defaultdict[Phrase, dict[Phrase, Phrase]] = defaultdict(dict)
         single: set[str] = set()
         for rule in rules:
             # "log in" as a synonym of another word would find each "log": it is not searched for.
             phrases = map(_phrase, rule.meant)
-            meant = [phrase for phrase in phrases if len(phrase) == 1 or STOP_WORDS.isdisjoint(phrase)]
+            meant = {_stems(each): each for each in phrases if len(each) == 1 or STOP_WORDS.isdisjoint(each)}
             for each in rule.words:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
-                    self._meant[_stems(phrase)] += meant
+                    known = self._meant[_stems(phrase)]
+                    known |= meant | known
                     single.update(phrase if len(phrase) == 1 else ())
-        self._longest: dict[str, int] = {}
-        for first, *others in self._meant:
-            self._longest[first] = max(self._longest.get(first, 0), 1 + len(others))
+        self.longest = max(map(len, self._meant), default=0)
+        """How many words the longest phrase has."""
         self._spelling = Words(single)
 
     def content_words(self, typed: Sequence[str]) -> list[str]:
         """Return words without stop words, except those of a phrase ("turn on")."""
         kept = [word not in STOP_WORDS for word in typed]
-        for at, word in enumerate(typed):
-            for end in range(at + 2, min(at + self.longest(word), len(typed)) + 1):
+        for at in range(len(typed)):
+            for end in range(at + 2, min(at + self.longest, len(typed)) + 1):
                 if self.has(typed[at:end]):
                     kept[at:end] = [True] * (end - at)
         return [word for word, is_kept in zip(typed, kept, strict=True) if is_kept]
-
-    def longest(self, word: str) -> int:
-        """Return how many words the longest phrase has that begins with a word; 0 when none does."""
-        return self._longest.get(stem(word), 0)
 
     def has(self, phrase: Sequence[str]) -> bool:
         """Return whether the list has a phrase."""
@@ -216,18 +194,12 @@ class Synonyms:
 
     def nearest(self, word: str) -> list[Phrase]:
         """Return the phrases of one word that are fewest edits from a misspelt word."""
-        edits = dict(self._spelling.near(word))
-        least = min(edits.values(), default=0)
-        return [(each,) for each in sorted(edits) if edits[each] == least]
+        return [(each,) for each in self._spelling.nearest(word)[0]]
 
     def of(self, phrase: Sequence[str]) -> tuple[Phrase, ...]:
         """Return what a phrase means besides itself, in the order of the list."""
         stems = _stems(phrase)
-        found: dict[Phrase, Phrase] = {}
-        for each in self._meant.get(stems, ()):
-            found.setdefault(_stems(each), each)
-        found.pop(stems, None)
-        return tuple(found.values())
+        return tuple(each for key, each in self._meant.get(stems, {}).items() if key != stems)
 
 
 def _digits(word: str) -> str:

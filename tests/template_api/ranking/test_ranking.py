@@ -251,18 +251,10 @@ def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[s
     assert set(ranking.suggest(text, 8)[0]) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected", "corrected"),
-    [
-        pytest.param("web ho", "Receive webhooks", ("web ho", "webhooks"), id="torn apart"),
-        pytest.param("homeass", "Call Home Assistant", ("homeass", "home assistant"), id="run together"),
-        pytest.param("recieve we", "Receive webhooks", ("recieve", "receive"), id="misspelt before the last word"),
-    ],
-)
-def test_a_suggestion_names_what_was_read_otherwise(text: str, expected: str, corrected: tuple[str, str]) -> None:
+def test_a_suggestion_names_what_was_read_otherwise() -> None:
     titles = ["Receive webhooks", "Call Home Assistant", "Ask a host"]
-    keys, read = indexed(document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
-    assert (keys[0], read) == (expected, (Word(*corrected),))
+    keys, read = indexed(made(title, title) for title in titles).suggest("recieve we", 8)
+    assert (keys[0], read) == ("Receive webhooks", (Word("recieve", "receive"),))
 
 
 def test_a_suggestion_with_the_words_before_is_first() -> None:
