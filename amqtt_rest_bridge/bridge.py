@@ -99,7 +99,7 @@ class Program:
         """Runs the tasks."""
         self._publisher = publisher
         with contextlib.ExitStack() as opened:
-            self._ports = Ports(_port_options(settings), self._application, self._port_changed)
+            self._ports = Ports(_port_options(settings), self)
             opened.callback(self._ports.close)
             seen = SeenKeys(None if settings.spool is None else Path(f"{settings.spool}-seen"))
             opened.callback(seen.close)
@@ -335,12 +335,13 @@ class Program:
     def _leads(self, event: EventName) -> bool:
         return self.place.leads(event)
 
-    def _application(self, port: int, bound: int) -> PortApplication:
+    def application(self, port: int, bound: int) -> PortApplication:
+        """Return what answers the requests of a SERVER_PORT that is bound."""
         application = self._server_mode.application(port)
         application.bound_port = bound
         return application
 
-    def _port_changed(self, port: int, fault: str | None) -> None:
+    def port_changed(self, port: int, fault: str | None) -> None:
         """Note in the status of a port's routes that the port is not served, or is served again."""
         why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
         for route in self._routes:

@@ -175,7 +175,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         opened.callback(spool.close)
         broker = amqtt_broker.broker_of(self.context)
         return Lossless(
-            spool, partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker), time.time,
+            spool, amqtt_broker.Acl(broker), time.time,
             lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from amqtt.session import Session
 from msgspec import Struct
 
-from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
+from amqtt_rest_bridge.broker.amqtt_broker import Acl
 from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
@@ -65,13 +65,13 @@ class AclQueue:
 
     Args:
         keeper: Keeps the messages, and acts on the ACL's answers.
-        may_publish: Asks the ACL.
+        acl: Decides.
         times: How long it may take.
     """
 
-    def __init__(self, keeper: "Lossless", may_publish: MayPublish, times: AclTimes) -> None:
+    def __init__(self, keeper: "Lossless", acl: Acl, times: AclTimes) -> None:
         self._keeper = keeper
-        self._may_publish = may_publish
+        self._acl = acl
         self._times = times
         self._slow = f"has not said for {times.slow:g} s"
         self._queues: dict[Publisher, deque[Undecided]] = {}
@@ -121,7 +121,7 @@ class AclQueue:
             self._times.slow, self._report, undecided, "acl_slow", self._slow, "its messages wait for the answer"
         )
         try:
-            if await self._may_publish(session, undecided.topic):
+            if await self._acl.may_publish(session, undecided.topic):
                 self._keeper.permitted(undecided)
             else:
                 self._keeper.forbidden(undecided)

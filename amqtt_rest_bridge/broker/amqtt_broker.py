@@ -15,7 +15,7 @@ import traceback
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, cast
@@ -81,9 +81,6 @@ class Steps(StrEnum):
     """End forwarding at the shutdown, once all sessions have ended."""
 
 
-MayPublish = Callable[[Session, str], Awaitable[bool]]
-"""Return whether a client may publish on a topic, by the topic plugins."""
-
 PACKET_RECEIVED: Final = MQTTEvents.PACKET_RECEIVED
 """The event with the arguments `packet` and, unless it is the CONNECT, `session`."""
 DiscardedPacketError: Final = MQTTError
@@ -122,14 +119,20 @@ def queue_length(broker: Any) -> Callable[[], int]:
     return cast("Callable[[], int]", broker._broadcast_queue.qsize)
 
 
-def has_acl(broker: Any) -> bool:
-    """Return whether a topic plugin is asked before a publish."""
-    return bool(broker.plugins_manager.is_topic_filtering_enabled())
+class Acl:
+    """The topic plugins of a broker, which decide who may publish what."""
 
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
 
-async def may_publish(broker: Any, session: Session, topic: str) -> bool:
-    """Await the decision of the topic plugins, as amqtt does for a publish."""
-    return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))
+    @property
+    def is_there(self) -> bool:
+        """Return whether there is a topic plugin; otherwise every client may publish everything."""
+        return bool(self._broker.plugins_manager.is_topic_filtering_enabled())
+
+    async def may_publish(self, session: Session, topic: str) -> bool:
+        """Ask the plugins, as amqtt does for a publish."""
+        return bool(await self._broker._topic_filtering(session, topic, Action.PUBLISH))
 
 
 def hooks(manager: Any) -> dict[Any, list[Step]]:

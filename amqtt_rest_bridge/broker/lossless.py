@@ -23,7 +23,7 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
-from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
+from amqtt_rest_bridge.broker.amqtt_broker import Acl
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.private import replayed_time
@@ -117,8 +117,7 @@ class Lossless:
 
     Args:
         spool: The open file; its owner closes it.
-        may_publish: Asks the ACL.
-        has_acl: Returns whether there is an ACL.
+        acl: Decides who may publish what.
         clock: Returns Unix time.
         report_error: Called with a route, a code and a sentence for each error that is not the result of a call.
         max_message_bytes: A larger payload is refused.
@@ -128,8 +127,7 @@ class Lossless:
     def __init__(
         self,
         spool: Spool,
-        may_publish: MayPublish,
-        has_acl: Callable[[], bool],
+        acl: Acl,
         clock: Callable[[], float],
         report_error: Callable[[str, str, str], None],
         max_message_bytes: int,
@@ -139,8 +137,8 @@ class Lossless:
         self._clock = clock
         self._report_error = report_error
         self._largest = max_message_bytes
-        self._has_acl = has_acl
-        self._acl = AclQueue(self, may_publish, acl_times or AclTimes())
+        self._acl = acl
+        self._acl_queue = AclQueue(self, acl, acl_times or AclTimes())
         self._subscriptions: dict[EventName, _Subscription] = {}
         self._queues: dict[EventName, RowQueue] = {}  # also of events that were lossless and have rows
         self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
@@ -228,7 +226,7 @@ class Lossless:
             packet.data = first.data  # amqtt delivers the packet that came last: with the first one's `events`
             return
         message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
-        if self._has_acl():
+        if self._acl.is_there:
             publisher = (session.client_id or "", session.username)
             keys = [key for one in found if (key := self._keep_row(one, message, 0, publisher)) is not None]
             if keys:
@@ -271,7 +269,7 @@ class Lossless:
 
     async def run(self) -> None:
         """Ask the ACL about the messages that wait for it, until cancelled; may be run again."""
-        await self._acl.run()
+        await self._acl_queue.run()
 
     async def tidy(self) -> None:
         """Remove the rows of ended calls from disk, and keep the spool's files small, until cancelled."""
@@ -374,7 +372,7 @@ class Lossless:
         self._undecided.update(undecided.keys)
         if undecided.message is not None:
             self._undecided_bytes += len(undecided.message.payload)
-        self._acl.add(undecided)
+        self._acl_queue.add(undecided)
 
     def _note_decided(self, undecided: Undecided) -> None:
         self._undecided.difference_update(undecided.keys)

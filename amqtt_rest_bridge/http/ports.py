@@ -11,10 +11,10 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.catalogue import PORT_CLOSED
@@ -50,24 +50,27 @@ class PortOptions:
     is_shared: bool = True
 
 
+class PortsUser(Protocol):
+    """What the ports are served for: `bridge.Program`."""
+
+    def application(self, port: int, bound: int) -> Application:
+        """Return the application of a port, by its configured number and the bound one."""
+
+    def port_changed(self, port: int, fault: str | None) -> None:
+        """Note why a port is not served, or with None that it is served again."""
+
+
 class Ports:
     """The ports, each with an application of its own.
 
     Args:
         options: What they have in common.
-        application: Makes the application of a port, which is given its configured number and the bound one.
-        on_fault: Called with a port and why it is not served, and with None when it is again.
+        user: Has the applications, and is informed of faults.
     """
 
-    def __init__(
-        self,
-        options: PortOptions,
-        application: Callable[[int, int], Application],
-        on_fault: Callable[[int, str | None], None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, options: PortOptions, user: PortsUser) -> None:
         self._options = options
-        self._application = application
-        self._on_fault = on_fault
+        self._user = user
         self._sockets: dict[int, socket.socket] = {}
         self._servers: dict[int, HttpServer] = {}
         self._faults: dict[int, str] = {}
@@ -170,21 +173,21 @@ class Ports:
                 if options.access_log is not None and self._access_log is None:
                     self._access_log = AccessLog(options.access_log, ("route", "event"))
                 server = HttpServer(
-                    sock, self._application(port, bound), tls=options.tls, max_body_bytes=options.max_body_bytes,
+                    sock, self._user.application(port, bound), tls=options.tls, max_body_bytes=options.max_body_bytes,
                     access_log=self._access_log,
                 )  # fmt: skip
             except ConfigurationError as error:
                 faults[port] = str(error)
                 if self._faults.get(port) != faults[port]:
                     log.error("SERVER_PORT %d is not served: %s; tried again every second", port, error)  # noqa: TRY400
-                    self._on_fault(port, faults[port])
+                    self._user.port_changed(port, faults[port])
                 continue
             sock.listen(_BACKLOG)
             server.start()
             self._servers[port] = server
             if port in self._faults:
                 log.warning("SERVER_PORT %d is served again", port)
-                self._on_fault(port, None)
+                self._user.port_changed(port, None)
             else:
                 scheme = "http" if options.tls is None else "https"
                 log.info("server mode listens on %s://%s:%d", scheme, in_url(options.host), bound)

@@ -6,13 +6,14 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import IncomingApplicationMessage, Session
 
 from amqtt_rest_bridge.broker.acl import AclTimes
-from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, taken_by
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import EventName, Message
@@ -46,6 +47,9 @@ class Queue:
         return [None if message is None else message.payload for _, _, message, _ in self.put_rows]
 
 
+MayPublish = Callable[[Session, str], Awaitable[bool]]
+
+
 class Rig:
     """A store of lossless messages on a spool of its own; `errors` are those that it has reported."""
 
@@ -57,8 +61,7 @@ class Rig:
         """Make the store; without an ACL every client may publish."""
         return Lossless(
             self.spool,
-            may_publish or yes,
-            lambda: may_publish is not None,
+            cast("Any", SimpleNamespace(may_publish=may_publish or yes, is_there=may_publish is not None)),
             lambda: 1000.0,
             lambda *error: self.errors.append(error),
             2000,

@@ -375,9 +375,22 @@ class _Connections:
         return bool(await self._authenticate(session, listener))
 
     async def _session_of(self, newcomer: Session) -> Session:
-        """End the earlier connection of an authenticated client, and return the session for the new one."""
+        """End the earlier connection of an authenticated client, and return the session for the new one.
+
+        The earlier connection ends as if its client had gone: its will is sent, with the rights of its own user, and
+        its messages are passed on before those of the new connection. If that takes more than two seconds, the new
+        connection is served beside it.
+        """
         sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
-        await self._take_over(client_id)
+        try:
+            async with asyncio.timeout(_TAKE_OVER_SECONDS):
+                while (earlier := self._latest.get(client_id)) is not None:
+                    await earlier.handle_connection_closed()
+                    await earlier.over.wait()
+        except TimeoutError:
+            # Of several that have waited for the same one, the last has the client id.
+            if (earlier := self._latest.get(client_id)) is not None:
+                await earlier.handle_connection_closed()
         if newcomer.clean_session:
             await amqtt_broker.delete_session(self._broker, client_id)
             return newcomer
@@ -389,22 +402,6 @@ class _Connections:
         session.attributes = session.attributes | newcomer.attributes
         session.parent = 1
         return session
-
-    async def _take_over(self, client_id: str | None) -> None:
-        """End the earlier connection of a client id as if its client had gone, and wait for its end.
-
-        Its will is sent, with the rights of its own user. Its messages are passed on before those of the new
-        connection. If that takes more than two seconds, the new connection is served beside it.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TAKE_OVER_SECONDS):
-                while (earlier := self._latest.get(client_id)) is not None:
-                    await earlier.handle_connection_closed()
-                    await earlier.over.wait()
-            return
-        # Of several that have waited for the same one, the last has the client id.
-        if (earlier := self._latest.get(client_id)) is not None:
-            await earlier.handle_connection_closed()
 
     async def _end(self, session: Session, handler: ClientHandler, serving: "asyncio.Task[Any]") -> None:
         """End a connection after its messages have been passed on, and send its will without a DISCONNECT."""

@@ -71,21 +71,18 @@ async def _is_deep_forbidden(broker: Any, topic_filter: str, session: Session) -
 async def send_will(broker: Any, owner: Session) -> None:
     """Send the will of a client whose connection ended without DISCONNECT; retain it if the client asked for that."""
     client, topic = loggable(owner.client_id or ""), owner.will_topic or ""
-    if not await _may_send_will(broker, owner, client, topic):
+    may_send = not topic.startswith("$") and check_topic_name(topic) is None
+    if may_send:
+        try:
+            async with asyncio.timeout(_ACL_SECONDS):
+                may_send = await amqtt_broker.Acl(broker).may_publish(owner, topic)
+        except Exception:
+            log.exception("the ACL did not answer whether %s may publish on %s", client, loggable(topic))
+            may_send = False
+    if not may_send:
         log.info("%s may not publish on %s: its will is not sent", client, loggable(topic))
         return
     will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
     await amqtt_broker.broadcast(broker, *will)
     if owner.will_retain:
         await broker.retain_message(*will)
-
-
-async def _may_send_will(broker: Any, owner: Session, client: str, topic: str) -> bool:
-    if topic.startswith("$") or check_topic_name(topic) is not None:
-        return False
-    try:
-        async with asyncio.timeout(_ACL_SECONDS):
-            return await amqtt_broker.may_publish(broker, owner, topic)
-    except Exception:
-        log.exception("the ACL did not answer whether %s may publish on %s", client, loggable(topic))
-        return False
