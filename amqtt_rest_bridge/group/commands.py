@@ -24,7 +24,7 @@ from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
-from amqtt_rest_bridge.tools.commands.service import Commands
+from amqtt_rest_bridge.tools.commands.service import CommandQueue
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class MqttCommands(ConnectionUser):
         self._publisher = publisher
         self._routes = routes
         self._gate = gate
-        self._commands = Commands(live.routes, publisher.announce)
+        self._commands = CommandQueue(live.routes, publisher.announce)
         self.client: ReconnectingClient | None = None
         """The client, between `begin` and `end`."""
         self._supervisor = Supervisor()

@@ -69,8 +69,8 @@ class AddedRoute:
     fault: str | None = None
 
 
-def parse(payload: bytes) -> MqttCommand:
-    """Parse a payload; of one that is too long only both ends are looked at."""
+def parse_command(payload: bytes) -> MqttCommand:
+    """Parse a payload. Of one that is too long only the beginning and the end are read."""
     found = _REQUEST_ID.search(payload[-_TAIL:])
     request_id = found and found[1].decode("utf-8", "replace")
     is_long = len(payload) > MAX_BYTES
@@ -112,7 +112,7 @@ def is_name_of_file(name: str) -> bool:
 
 
 def subject_of(arguments: str) -> str:
-    """Return what a command is about, for its answer: the name in a definition, else the first word."""
+    """Return the subject of a command, for its answer: the name in a definition, else the first word."""
     found = re.search(r"\bDEFINE\s+\w+\s+[\"']?([^\s\"']+)", arguments[:_TAIL], re.IGNORECASE)
     words = [found[1]] if found is not None else arguments[:_TAIL].split()[:1]
     return on_one_line(words[0]) if words else ""
@@ -127,7 +127,7 @@ _LINE: Final = 200
 
 
 class ReportedFault(TypedDict):
-    """A fault of a text that was sent, at its place in the arguments of the command, as the envelope has it."""
+    """A fault of a text as the envelope has it; its place is counted in the arguments of the command."""
 
     message: str
     line: int
@@ -138,7 +138,7 @@ class ReportedFault(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """The answer to a command: a sentence, or problems. `route` is the name of the route, if it is about one."""
+    """The answer to a command: a sentence, or the problems of a text. `route` is the route that it is about, if any."""
 
     message: str
     is_success: bool = True
@@ -147,14 +147,14 @@ class CommandAnswer:
     problems: tuple[ReportedFault, ...] = ()
 
 
-def failure(command: MqttCommand, subject: str, why: str) -> CommandAnswer:
-    """Return the answer to a command that changed nothing; it names what it is about, and holds the word error."""
+def failure_answer(command: MqttCommand, subject: str, why: str) -> CommandAnswer:
+    """Return the answer to a command that failed; it names its subject, and has the word error in it."""
     about = f" {subject}" if subject else ""
     return CommandAnswer(f"Error: {command.word}{about} failed: {why}", False, subject or None)
 
 
-def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnswer:
-    """Return the answer to a text with faults. Their places include `before`, which precedes it in the arguments."""
+def refusal_answer(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnswer:
+    """Return the answer to a text with faults. Places are counted from `before`, which precedes the text."""
     lines = text.split("\n")
     problems: list[ReportedFault] = []
     for fault in faults:
@@ -172,7 +172,7 @@ def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnsw
     return CommandAnswer(f"Parsing error: {_message_and_place(problems[0])}", False, problems=tuple(problems))
 
 
-def write(command: MqttCommand, answer: CommandAnswer) -> bytes:
+def write_answer(command: MqttCommand, answer: CommandAnswer) -> bytes:
     """Return the payload of an answer."""
     if command.request_id is None:
         lines = [answer.message]
@@ -201,6 +201,6 @@ def write(command: MqttCommand, answer: CommandAnswer) -> bytes:
 
 
 def _message_and_place(problem: ReportedFault) -> str:
-    """Write message and place; the extension takes the first (LINE,COLUMN) for the place."""
+    """Return message and place. The extension takes the first (LINE,COLUMN) of an answer for the place."""
     message = _LIKE_A_PLACE.sub(r"(\1, \2)", problem["message"])
     return f"{message} ({problem['line']},{problem['column']})"

@@ -21,10 +21,10 @@ from amqtt_rest_bridge.lot.reference import template
 from amqtt_rest_bridge.tools.commands.command import (
     CommandAnswer,
     MqttCommand,
-    failure,
+    failure_answer,
     is_name_of_file,
     read_definition,
-    refusal,
+    refusal_answer,
     subject_of,
 )
 
@@ -50,13 +50,13 @@ class RunsRoutes(Protocol):
         """Return the present routes."""
 
     async def reload(self) -> ReloadFailure | None:
-        """Read the route files again now; why not is logged and returned, and the present routes stay."""
+        """Read the route files again now. After a failure, which is logged and returned, the present routes stay."""
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
         """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
 
     def report(self, route: str) -> None:
-        """Publish the status of a present route now, where status is published at all."""
+        """Publish the status of a present route now, if statuses are published."""
 
     def status(self, route: str) -> dict[str, Any]:
         """Return the status of a present route as it is now."""
@@ -72,7 +72,7 @@ class FolderError(BridgeError):
 
 
 class RouteFolder:
-    """The files of routes by name; raises `OSError` where the system does."""
+    """The folder of the files that commands write, one for each route; every method may raise `OSError`."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -86,11 +86,11 @@ class RouteFolder:
             raise ConfigurationError(f"the setting coreflux cannot keep routes in {self._path}: {why}") from error
 
     def path_of(self, name: str) -> str:
-        """Return the path of a route's file, as the loader calls it; reads nothing."""
+        """Return the path of a route's file as the loader names it; nothing is read."""
         return str(self._path / f"{name}.lot")
 
     def is_path_of(self, name: str, path: str) -> bool:
-        """Return whether a path, as a fault or a route names it, is that of a route's file."""
+        """Return whether a path is that of a route's file, by whatever links."""
         return os.path.realpath(path) == f"{os.path.realpath(self._path)}/{name}.lot"
 
     def read(self, name: str) -> str | None:
@@ -104,7 +104,7 @@ class RouteFolder:
             return None
 
     def change(self, texts: Mapping[str, str | None]) -> None:
-        """Write the files of routes, or remove them (None); after an error of the system some may have changed."""
+        """Write the files of routes, or remove them (None). After an `OSError` some of them may have changed."""
         for name, text in texts.items():
             path = Path(self.path_of(name))
             if text is None:
@@ -147,23 +147,24 @@ class Execution:
         self._folder = folder
 
     async def answer(self, command: MqttCommand) -> CommandAnswer:
-        """Execute a command and return its answer; what fails is part of the answer."""
+        """Execute a command and return its answer; a failure is an answer too."""
         subject = subject_of(command.arguments)
         if command.fault is not None:
-            return failure(command, subject, command.fault)
+            return failure_answer(command, subject, command.fault)
         try:
             return await self._execute(command)
         except RefusedError as error:
-            return failure(command, subject, str(error))
+            return failure_answer(command, subject, str(error))
         except TimeoutError:
-            return failure(command, subject, "it takes longer than ten seconds to read this")
+            return failure_answer(command, subject, "it takes longer than ten seconds to read this")
         except (BridgeError, OSError) as error:
-            return failure(command, subject, getattr(error, "strerror", None) or str(error))
+            return failure_answer(command, subject, getattr(error, "strerror", None) or str(error))
         except Exception as error:
             log.exception("the command %s failed", command.word)
-            return failure(command, subject, f"{type(error).__name__}, which the log explains")
+            return failure_answer(command, subject, f"{type(error).__name__}, which the log explains")
 
     async def _execute(self, command: MqttCommand) -> CommandAnswer:
+        """Execute a command; raises `RefusedError` or what its steps raise."""
         match command.name:
             case "AddRoute":
                 return await self._add(command)
@@ -198,6 +199,7 @@ class Execution:
         return await self._execute_list(command)
 
     async def _execute_list(self, command: MqttCommand) -> CommandAnswer:
+        """Execute a command that lists something."""
         statuses = map(self._service.status, self._routes)
         match command.name:
             case "ListRoutes":
@@ -217,6 +219,7 @@ class Execution:
         raise RefusedError(_NOTHING_ELSE)
 
     async def _add(self, command: MqttCommand) -> CommandAnswer:
+        """Add a route, or replace one that a command has added."""
         definition = read_definition(command.arguments)
         if definition.fault is not None:
             raise RefusedError(definition.fault)
@@ -231,7 +234,7 @@ class Execution:
             one for one in faults if one.code is FaultCode.SKIPPED and not one.message.startswith(IGNORED_BLOCK)
         ]
         if refused := [one for one in faults if one.severity is Severity.ERROR or one in left_out]:
-            return refusal(refused, definition.text, definition.before)
+            return refusal_answer(refused, definition.text, definition.before)
         # An error in any other file keeps all routes from being loaded.
         if (error := next((one for one in loaded.faults if one.severity is Severity.ERROR), None)) is not None:
             raise RefusedError(f"another file has an error, so no routes can be loaded: {str(error).splitlines()[0]}")
@@ -243,6 +246,7 @@ class Execution:
         return CommandAnswer(f"Route '{name}' added successfully.", route=name, data=data)
 
     async def _remove(self, command: MqttCommand) -> CommandAnswer:
+        """Remove a route that a command has added."""
         name = command.arguments.strip()
         if len(name.split()) != 1:
             raise RefusedError("write -removeRoute and the name of a route")
@@ -281,7 +285,7 @@ class Execution:
             log.exception("route files of the setting coreflux could not be restored: %s", ", ".join(texts))
 
     def _is_added_file(self, name: str) -> bool:
-        """Return whether a route has a file that a command wrote; raises for any other file in its path. Blocks."""
+        """Return whether a command wrote the file of a route; raises for a file that no command wrote. Blocks."""
         text = self._folder.read(name)
         if text is None:
             return False

@@ -16,10 +16,10 @@ from amqtt_rest_bridge.tools.commands.command import (
     ROOT,
     CommandAnswer,
     MqttCommand,
-    failure,
-    parse,
+    failure_answer,
+    parse_command,
     subject_of,
-    write,
+    write_answer,
 )
 from amqtt_rest_bridge.tools.commands.execution import Execution, FolderError, RouteFolder, RunsRoutes
 
@@ -32,8 +32,8 @@ Publish = Callable[[Publication], object]
 """Publishes on topics where clients may not; never waits."""
 
 
-class Commands:
-    """The commands of named users.
+class CommandQueue:
+    """The commands of named users, in the order in which they came.
 
     Args:
         folder: The folder of routes that commands add.
@@ -53,18 +53,18 @@ class Commands:
 
     def receive(self, payload: bytes, publish: Publish) -> None:
         """Queue the payload of a command, whose answer `publish` publishes; refuse it when too many wait."""
-        command = parse(payload)
+        command = parse_command(payload)
         size = len(command.arguments)
         if len(self._waiting) >= MOST_COMMANDS or (self._waiting and self._bytes + size > MOST_COMMAND_BYTES):
             why = f"{len(self._waiting)} commands wait already; send it again when they are answered"
-            publish(_output(command, failure(command, subject_of(command.arguments), why)))
+            publish(_output(command, failure_answer(command, subject_of(command.arguments), why)))
             return
         self._waiting.append((command, size, publish))
         self._bytes += size
         self._wake_up.set()
 
     def forget(self) -> None:
-        """Forget the queue and what is retained, as clients send again. The command that is executed goes on."""
+        """Forget the queue and what is retained: clients will send again. The present command goes on."""
         self._waiting.clear()
         self._bytes, self._texts = 0, {}
         self.routes_changed()
@@ -80,7 +80,7 @@ class Commands:
         self._wake_up.set()
 
     def status_published(self, route: str, payload: bytes) -> None:
-        """Publish the status of a route on its own topic below Routes; an empty payload for a route that is gone.
+        """Publish the status of a route on its topic below Routes; the payload is empty for a route that is gone.
 
         Its text follows: the notebook extension takes the last message below a route for its text.
         """
@@ -134,4 +134,4 @@ class Commands:
 
 
 def _output(command: MqttCommand, answer: CommandAnswer) -> Publication:
-    return Publication(OUTPUT_TOPIC, write(command, answer))
+    return Publication(OUTPUT_TOPIC, write_answer(command, answer))

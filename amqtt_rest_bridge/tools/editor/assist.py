@@ -125,13 +125,13 @@ def _words(words: Mapping[str, str]) -> list[types.CompletionItem]:
 
 def hover(file: RouteText, params: types.HoverParams) -> types.Hover | None:
     """Return the meaning of the word at a place, None for an unknown word."""
-    if (found := file.part_at(offset_of(file, params))) is None or (described := _described(*found)) is None:
+    if (found := file.part_at(offset_of(file, params))) is None or (described := _describe(*found)) is None:
         return None
     meaning, start, end = described
     return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, meaning), _range(file, found[0], start, end))
 
 
-def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
+def _describe(part: Part, offset: int) -> tuple[str, int, int] | None:
     """Return the meaning of the word at an offset of a part, as Markdown, and where the word begins and ends."""
     start = part.text.rfind("\n", 0, offset) + 1
     end = part.text.find("\n", offset)
@@ -211,7 +211,7 @@ def lenses(file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens
 
 
 def formatting(file: RouteText, _: types.DocumentFormattingParams) -> list[types.TextEdit]:
-    """Return the canonical layout of a file, nothing where something in its texts is an error."""
+    """Return the edit that lays a file out, none if a text of it has an error."""
     faults = [*file.unread.faults, *(fault for part in file.parts for fault in part.parsed.faults)]
     if not file.parts or any(fault.severity is Severity.ERROR for fault in faults):
         return []
@@ -239,7 +239,7 @@ _LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """A topic in a file: a filter that is subscribed to, or what is published to, as `topic_pattern` has it."""
+    """A topic in a file: a filter that is subscribed to, or a topic that is published to, as `topic_pattern` has it."""
 
     path: str
     range: types.Range

@@ -27,10 +27,11 @@ _BEFORE_NAME = re.compile(rf"GET{_SKIPPED}+(?:ENV|SECRET){_SKIPPED}*", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A text from `offset` up to the next statement, comments included; its first word begins a line of this `level`.
+    """A statement: a text from `offset` up to the next one, comments included, whose first word begins a line.
 
-    The words whose numbers are in `keywords` get upper case; those from `head` on may be on lines of their own.
-    `name` is that of a block, setting or header. `verbatim`: the text stays as it is.
+    `level` is the indentation of that line. `keywords` are the numbers of the words in upper case; from the word `head`
+    on, words may be on lines of their own. `name` is that of a block, setting or header. With `verbatim` the text stays
+    as it is.
     """
 
     offset: int
@@ -128,7 +129,7 @@ def _tokens(text: str, statement: Statement, end: int) -> Iterator[_Token]:
 
 
 class _Writer:
-    """Writes statements one after the other; a line stays open until what follows it is known."""
+    """Writes statements one after the other. A line is kept open, since a comment may follow in it."""
 
     def __init__(self, text: str) -> None:
         self._text = text

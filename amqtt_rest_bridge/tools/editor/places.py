@@ -30,7 +30,7 @@ class EditorPlace(NamedTuple):
 
 
 class Lines:
-    """The lines of a text: from offsets to places and back. Places outside of the text count as the nearest inside."""
+    """Converts offsets of a text to places and back. A place outside of the text counts as the nearest one inside."""
 
     def __init__(self, text: str, units: str = UTF_16) -> None:
         self._text = text
@@ -76,7 +76,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class NotebookCell:
-    """A cell of the route language: its number, all cells counted from 1, its text, and its place.
+    """A cell of the route language: its number among all cells, from 1, its text, and its place.
 
     `start` is the offset of the text in the notebook, behind the quote; `literal` is how it is written there.
     """
@@ -111,7 +111,7 @@ def cells_of(notebook: str) -> tuple[NotebookCell, ...]:
 
 
 def with_texts(notebook: str, texts: Mapping[int, str]) -> str:
-    """Return a notebook with other texts in its cells, by their numbers; nothing else of it changes."""
+    """Return a notebook with other texts in the cells of these numbers, and no other change."""
     at, parts = 0, []
     for cell in cells_of(notebook):
         if texts.get(cell.number, cell.text) != cell.text:

@@ -41,8 +41,8 @@ class Finding:
 class Part:
     """A definition, or what precedes the first one: its text, and what it holds by itself.
 
-    `offset` and `line` are where it begins in its source, both from 0. `alone` has the places of a text of its own,
-    `loaded` has those of the source.
+    `offset` and `line` are where it begins in its source, both from 0. In `alone` places count from its own beginning,
+    in `loaded` from that of the source.
     """
 
     source: str
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(slots=True)
 class RouteText:
-    """A file: its text, the cells of a notebook by their numbers, and its parts; `unread` are faults of reading it."""
+    """A file: its text, the cells of a notebook by their numbers, and its parts; `unread` are faults of its octets."""
 
     path: str
     text: str
@@ -70,7 +70,7 @@ class RouteText:
     unread: LoadedText = field(default_factory=LoadedText)
 
     def offset_in_file(self, source: str, offset: int) -> int:
-        """Return where a character of a source is in the file: of a notebook in its JSON."""
+        """Return where a character of a source is in the file, for a notebook in its JSON text."""
         cell = self.cells.get(split_cell(source)[1])
         return offset if cell is None else cell.offset(offset)
 
@@ -86,7 +86,7 @@ class RouteText:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of a file, whose routes are compared with each other as `rest-bridge check FOLDER` does."""
+    """Return the folder of a file. Files of one folder are compared, as `rest-bridge check FOLDER` does."""
     return path[: max(path.rfind("/"), path.rfind("\\"))]
 
 
@@ -177,7 +177,7 @@ class Project:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text before each DEFINE that begins a definition, none in block comments; yield offsets and texts."""
+    """Split a text before each DEFINE that begins a definition and is in no block comment; yield offsets and texts."""
     begin = 0
     last_end = text.rfind("*/")
     for found in _DEFINE.finditer(text):
@@ -193,7 +193,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
-    """Return what a part holds at its place in a source."""
+    """Return what a part holds, with places counted from the beginning of its source, `lines` above it."""
 
     def moved(position: Position) -> Position:
         return Position(position.line + lines, position.column)

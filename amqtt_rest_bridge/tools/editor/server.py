@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _TRY_SECONDS = 60.0
 
 
-async def _try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -> str:
+async def _run_try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -> str:
     """Return what `rest-bridge try` prints for a text as it is in the editor; nothing is sent."""
     for option, value in options.items():
         if not isinstance(value, str) or "\0" in value or utf_8(value) != value:
@@ -99,24 +99,24 @@ def serve(secrets_dir: Path) -> None:
         (types.TEXT_DOCUMENT_CODE_ACTION, assist.fixes, fixes),
         (types.TEXT_DOCUMENT_CODE_LENS, assist.lenses, None),
     ):
-        server.feature(feature, options)(_answering(session, answer))
+        server.feature(feature, options)(_handler_of(session, answer))
 
     @server.command(assist.TRY)
     async def try_it(uri: str, options: Any) -> str | None:
         file = await session.file(uri)
         if file is None or not isinstance(options, Mapping):
             return None
-        shown = await _try(file, options, secrets_dir)
+        shown = await _run_try(file, options, secrets_dir)
         server.window_show_message(types.ShowMessageParams(types.MessageType.Info, shown))
         return shown
 
     server.start_io()
 
 
-def _answering(
+def _handler_of(
     session: Session, answer: Callable[[RouteText, Any], object]
 ) -> Callable[[Any], Coroutine[Any, Any, object]]:
-    """Return a handler that answers a request once its text is read; null if the text is not open.
+    """Return the handler of a request, which answers once the text is read, with null if the text is not open.
 
     A failure is logged and answered with null.
     """

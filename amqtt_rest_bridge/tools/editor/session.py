@@ -63,13 +63,13 @@ class Session:
 
     def open(self, uri: str, path: str, text: str, version: int | None) -> None:
         """Take the text of a document that has been opened."""
-        self._read(Document(uri, path, text, version))
+        self._begin_reading(Document(uri, path, text, version))
 
     def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
         """Take the text of a cell, which is used instead of the file of its notebook."""
         self.project.remove(notebook)
         # Not by the number of the cell, which changes when another one is inserted before it.
-        self._read(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
+        self._begin_reading(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
 
     def change(self, uri: str, version: int | None, changes: Iterable[types.TextDocumentContentChangeEvent]) -> None:
         """Apply changes to a document, in their order."""
@@ -84,7 +84,7 @@ class Session:
             start, end = (lines.offset(one.line, one.character) for one in (change.range.start, change.range.end))
             document.text = text[:start] + change.text + text[max(start, end) :]
         document.version = version
-        self._read(document)
+        self._begin_reading(document)
 
     def close(self, uri: str) -> None:
         """Forget a document; a file of the workspace counts as it is on disk."""
@@ -105,7 +105,7 @@ class Session:
         self._begin_task(self._read_files(inside))
 
     def reload(self) -> None:
-        """Read again what GET reads, for the documents that are open."""
+        """Read again what GET reads in the open documents."""
         self.project.reload({document.path for document in self._documents.values()})
         self.publish()
 
@@ -126,6 +126,7 @@ class Session:
                 self._send(document, findings)
 
     def _send(self, document: Document, findings: list[Finding]) -> None:
+        """Send what is wrong with a document to the editor."""
         document.published = findings
         shown = [
             types.Diagnostic(
@@ -146,13 +147,14 @@ class Session:
         """Return the URI of a document that is open."""
         return next((one.uri for one in self._documents.values() if one.path == path), None)
 
-    def _read(self, document: Document) -> None:
+    def _begin_reading(self, document: Document) -> None:
+        """Begin to read the text of a document, in place of one before."""
         self._documents[document.uri] = document
         if document.reading is not None:
             document.reading.cancel()
-        document.reading = self._begin_task(self._read_steps(document))
+        document.reading = self._begin_task(self._read_document(document))
 
-    async def _read_steps(self, document: Document) -> None:
+    async def _read_document(self, document: Document) -> None:
         for _ in self.project.put_in_steps(document.path, document.text):
             await asyncio.sleep(0)
         document.published = None  # an editor moves what it shows with the text: it is sent again

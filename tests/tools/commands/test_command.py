@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.tools.commands.command import MAX_BYTES, parse, read_definition, subject_of
+from amqtt_rest_bridge.tools.commands.command import MAX_BYTES, parse_command, read_definition, subject_of
 
 TEXT = "DEFINE ROUTE X WITH TYPE REST_API\n    ADD REST_API_CONFIG"
 
@@ -25,7 +25,7 @@ TEXT = "DEFINE ROUTE X WITH TYPE REST_API\n    ADD REST_API_CONFIG"
     ],
 )
 def test_a_payload_is_a_command(payload: bytes, name: str, arguments: str, request_id: str | None) -> None:
-    command = parse(payload)
+    command = parse_command(payload)
     assert (command.name, command.arguments, command.request_id) == (name, arguments, request_id)
     assert command.fault is None
 
@@ -41,7 +41,7 @@ def test_a_payload_is_a_command(payload: bytes, name: str, arguments: str, reque
     ],
 )
 def test_what_cannot_be_a_command_says_why_and_keeps_its_request_id(payload: bytes, fault: str) -> None:
-    command = parse(payload + b" -requestId a")
+    command = parse_command(payload + b" -requestId a")
     assert command.fault is not None
     assert command.fault.startswith(fault)
     assert (command.request_id, len(command.arguments) < 100) == ("a", True)
