@@ -115,10 +115,11 @@ def parse(payload: bytes, kind: type[C]) -> C | None:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Intent: publish a notice, retained."""
+    """Intent: publish a notice, retained; the broker drops it after `seconds`, 0 for never."""
 
     topic: str
     payload: bytes
+    seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +238,10 @@ class KnownWorkers:
         return self.notice(clock)
 
     def notice(self, clock: float) -> Notice:
-        """Return this worker's presence as it is published."""
+        """Return this worker's presence as it is published. The broker drops it in time: no reader needs a clock."""
         presence = replace(self.own, until=clock + self._adopt_seconds)
-        return Notice(presence_topic(self._group, self.own.worker), presence.payload)
+        seconds = math.ceil(self._adopt_seconds)
+        return Notice(presence_topic(self._group, self.own.worker), presence.payload, seconds)
 
     def exclude_pause(self, now: float) -> None:
         """Do not count it as silence of other workers if this one was suspended since the last call."""

@@ -1,8 +1,8 @@
 """A worker in its group: it follows the leases, opens the slots that it holds and leaves those that it has lost.
 
 `bridge.Program` calls a `Member` as its place: at the start and after a reload, and to stop. In between `follow` runs
-as a task: twice a second, and after each notice, `leases` says what to do, and a `Slot` of `sessions` is opened, left
-or handed over. The sessions at the broker:
+as a task: twice a second, and after each notice, `leases` says what to do, and `OpenSlots` opens a slot, leaves it or
+hands it over. The sessions at the broker:
 
 | connection | client id | subscribes | session |
 |---|---|---|---|
@@ -20,7 +20,7 @@ import secrets
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -78,9 +78,6 @@ class Member:
         """The workers that live."""
         self.settled = asyncio.Event()
         """Set once this worker serves the slots of its share."""
-        self.connected = asyncio.Event()
-        """Set while there is a connection on which all notices have come."""
-        self._commands: MqttCommands | None = None  # takes them while this worker holds the first slot
         self._settings = settings
         self._broker = broker
         self._publisher = publisher
@@ -89,35 +86,31 @@ class Member:
         self._wake = asyncio.Event()
         self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._wake)
         """The connection that publishes."""
-        self._slots: dict[int, Slot] = {}  # open here, including those that are being left
-        self._plan = plan((), settings.group)
+        self._slots = OpenSlots(settings, broker, self.leases, self.own, calls, supervisor, self._wake)
         self._routes: tuple[Route, ...] = ()
-        self._capacities = Capacities(int(settings.queue_bytes))
         self._lost_at: float | None = None  # since when no lease can be renewed; infinite once the slots are left
         self._limits = 1, -math.inf  # as client mode knows: workers that share RATE_LIMIT, end of ORDERED calls
         self._warnings = Warnings(settings.group, settings.slots)
-        self._log_limits = defaultdict[str, LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
         self._is_stopping = False
-        self._closed_counts = Counter[str]()  # of sessions that were closed, for `group_numbers`
 
     # Called by the program.
 
     @property
     def slots(self) -> list[bool]:
         """Return for each slot whether it is served here; False while it is handed over."""
-        served = {slot.number for slot in self._served()}
+        served = {slot.number for slot in self._slots.served}
         return [number in served for number in range(self._settings.slots)]
 
     @property
     def group_numbers(self) -> GroupNumbers:
         """Return what the admin port shows of the group, with the number of workers for each hash of a route set."""
-        intakes = list(self._intakes())
+        intakes, closed = self._slots.intakes, self._slots.closed_counts
         clients = (self.own.client, *(intake.client for intake in intakes))
         return GroupNumbers(
             self.slots,
             unacknowledged=sum(intake.held for intake in intakes),
-            redelivered=self._closed_counts["redelivered"] + sum(intake.redelivered for intake in intakes),
-            reconnects=self._closed_counts["reconnects"] + sum(client.reconnects for client in clients),
+            redelivered=closed["redelivered"] + sum(intake.redelivered for intake in intakes),
+            reconnects=closed["reconnects"] + sum(client.reconnects for client in clients),
             lease_changes=self.leases.changes,
             route_sets=dict(Counter(loggable(presence.routes) for presence in self.view.workers.values())),
         )
@@ -126,7 +119,7 @@ class Member:
     def troubles(self) -> list[str]:
         """Return which connections are missing, and why."""
         lost = self.own.client.trouble
-        return ([] if lost is None else [lost]) + [why for slot in self._served() for why in slot.troubles]
+        return ([] if lost is None else [lost]) + [why for slot in self._slots.served for why in slot.troubles]
 
     def leads(self, event: EventName) -> bool:
         """Return whether this worker runs an event with EVERY."""
@@ -144,8 +137,8 @@ class Member:
 
     def status_published(self, route: str, payload: bytes) -> None:
         """Publish the status of a route also for Coreflux's tools, while this worker takes their commands."""
-        if self._commands is not None:
-            self._commands.status_published(route, payload)
+        if self._slots.commands is not None:
+            self._slots.commands.status_published(route, payload)
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
         """Do nothing: a worker receives only messages that match its subscriptions."""
@@ -159,10 +152,10 @@ class Member:
         await self.own.client.open()
         if self._settings.coreflux is not None:
             session = group_session(self._settings)
-            self._commands = MqttCommands(
-                self._settings.coreflux, session, self._broker, self._publisher, program, self.connected
+            commands = self._slots.commands = MqttCommands(
+                self._settings.coreflux, session, self._broker, self._publisher, program, self._slots.may_connect
             )
-            await self._commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
+            await commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
 
     async def begin(self) -> None:
         """Subscribe the topics of read events and replies, and follow the leases from now on."""
@@ -180,9 +173,9 @@ class Member:
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Use these routes, once `begin` or `subscribe` is called."""
         self._routes = routes = tuple(routes)
-        if self._commands is not None:
-            self._commands.routes_changed()
-        self._plan = plan(routes, self._settings.group)
+        if self._slots.commands is not None:
+            self._slots.commands.routes_changed()
+        self._slots.plan = plan(routes, self._settings.group)
         self.leases.workers.use_routes(route_set_hash(routes), every(routes))
         self._wake.set()
 
@@ -192,7 +185,7 @@ class Member:
             await self.own.subscribe()
         except BrokerError as error:  # when the connection is back all is subscribed
             log.error("not all routes receive messages: %s", error)  # noqa: TRY400
-        await asyncio.gather(*(slot.use(self._plan) for slot in self._served()))
+        await asyncio.gather(*(slot.use(self._slots.plan) for slot in self._slots.served))
 
     async def follow(self) -> None:
         """Follow the leases until cancelled: publish notices, open and leave slots."""
@@ -201,10 +194,10 @@ class Member:
             self._note_connection(now)
             for intent in [] if self._is_stopping else self.leases.intents(now, time.time()):
                 if isinstance(intent, Notice):
-                    self._publish(intent)
-                elif (slot := self._slots.get(intent.slot)) is not None and not slot.is_leaving:
+                    self.own.publish(intent)
+                elif (slot := self._slots.by_number.get(intent.slot)) is not None and not slot.is_leaving:
                     log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
-                    self._begin_leaving(slot, hands_over=True)
+                    self._slots.leave(slot, hands_over=True)
             if not self._is_stopping:
                 self._follow_leases(now)
             # No other worker takes a slot of this one before `ordered_until`.
@@ -220,27 +213,27 @@ class Member:
         """
         self._is_stopping = True
         if self.own.client.was_open:  # else no other worker knows of this one
-            self._publish(self.leases.stop(time.time()))
-        slots = list(self._slots.values())
+            self.own.publish(self.leases.stop(time.time()))
+        slots, commands = list(self._slots.by_number.values()), self._slots.commands
         for slot in slots:
             slot.drop(shared=False)
         self._calls.withdraw()
-        ending = [] if self._commands is None else [asyncio.ensure_future(self._commands.end())]
+        ending = [] if commands is None else [asyncio.ensure_future(commands.end())]
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots))
         await asyncio.gather(*ending)  # from here on no command changes routes
         early = [slot for slot, is_drained in zip(slots, drained, strict=True) if is_drained]
-        await asyncio.gather(*(self._close_and_grant(slot) for slot in early))
+        await asyncio.gather(*(self._slots.close_and_grant(slot) for slot in early))
 
     async def leave(self) -> None:
         """Leave all slots."""
-        await asyncio.gather(*(self._close_and_grant(slot) for slot in list(self._slots.values())))
+        await asyncio.gather(*(self._slots.close_and_grant(slot) for slot in list(self._slots.by_number.values())))
 
     async def close(self) -> None:
         """Remove the presence of this worker and the statuses of its routes, and disconnect."""
         for route in self._routes:
             self.announce(Publication(self.status_topic(route.name), b"", retain=True))
         if self.own.client.was_open:
-            self._publish(self.leases.farewell())
+            self.own.publish(self.leases.farewell())
             await self._publisher.settled(1)
         await self.own.client.close()
 
@@ -255,10 +248,10 @@ class Member:
         """
         is_heard = self.leases.workers.is_heard(now)
         if self.leases.workers.is_connected and is_heard:
-            self.connected.set()
+            self._slots.may_connect.set()
             self._lost_at = None
             return
-        self.connected.clear()
+        self._slots.may_connect.clear()
         # Otherwise other workers would still hear this one, and leave it slots that it does not serve.
         if self.leases.workers.is_cut_off(now) and (connection := self.own.client.connection) is not None:
             connection.abort("the notices of this worker do not come back")
@@ -266,34 +259,32 @@ class Member:
             self._lost_at = now
         if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
             self._lost_at = math.inf
-            if served := self._served():
+            if served := self._slots.served:
                 log.warning("group %s does not hear this worker: its slots are left to others", self._settings.group)
             for slot in served:
-                self._begin_leaving(slot, hands_over=False)
+                self._slots.leave(slot, hands_over=False)
 
     def _follow_leases(self, now: float) -> None:
         """Leave the slots that another worker has taken, open those that are held, and look at the group."""
-        held = self.leases.held
-        for slot in self._served():
+        held, slots = self.leases.held, self._slots
+        for slot in slots.served:
             if slot.number not in held:
-                if self._log_limits[f"lost {slot.number}"].count():
-                    log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
-                self._begin_leaving(slot, hands_over=False)
-        if self.connected.is_set():
-            for number in sorted(held - self._slots.keys()):
-                self._open(number)
+                slots.lose(slot)
+        if slots.may_connect.is_set():
+            for number in sorted(held - slots.by_number.keys()):
+                slots.open(number)
             view, self.view = self.view, self.leases.view(now)
             self._warnings.look(self.view, self.leases.surplus_slots, now)
             if view != self.view:
                 self._share_work(len(view.workers))
-            if not self.leases.lacks_share(now) and all(slot.is_tried for slot in self._served()):
+            if not self.leases.lacks_share(now) and all(slot.is_tried for slot in slots.served):
                 self.settled.set()
 
     def _share_work(self, workers_before: int) -> None:
         """Keep unserved messages while route sets differ, and log by how many workers RATE_LIMIT is shared now."""
         if len(self.view.route_sets) > 1:
-            self._capacities.keeps_unserved = True
-        elif self._capacities.keeps_unserved:
+            self._slots.capacities.keeps_unserved = True
+        elif self._slots.capacities.keeps_unserved:
             self._supervisor.finish("unserved messages", self._end_unserved)
         workers = len(self.view.workers)
         if workers != workers_before and any(route.route_config.rate_limit for route in self._routes):
@@ -302,85 +293,125 @@ class Member:
     async def _end_unserved(self) -> None:
         """Subscribe by the present routes, then serve or acknowledge messages that waited while route sets differed."""
         await self.subscribe()
-        self._capacities.keeps_unserved = len(self.view.route_sets) > 1
-        for intake in self._intakes():
+        self._slots.capacities.keeps_unserved = len(self.view.route_sets) > 1
+        for intake in self._slots.intakes:
             intake.look_again()
 
-    def _intakes(self) -> Iterator[Intake]:
-        return (intake for slot in self._slots.values() for intake in slot.intakes)
 
-    def _publish(self, notice: Notice) -> None:
-        """Publish a notice. A presence expires by the broker's clock, so readers need no clock of their own."""
-        seconds = math.ceil(self._settings.adopt_seconds) if notice.topic.endswith("/presence") else 0
-        self._publisher.announce(Publication(notice.topic, notice.payload, retain=True), seconds=seconds)
+class OpenSlots:
+    """The slots that are open on this worker, those included that are being left.
 
-    # Slots are opened and left.
+    Args:
+        settings: Those of the worker.
+        broker: Returns the broker's address; called before each connection.
+        leases: Grant the slots that are handed over.
+        own: Publishes the grants.
+        calls: Runs the calls of messages.
+        supervisor: Runs the connections.
+        changed: Set after each change.
+    """
 
-    def _open(self, number: int) -> None:
+    def __init__(
+        self, settings: WorkerSettings, broker: Callable[[], Address], leases: Leases, own: MemberSession,
+        calls: ClientMode, supervisor: Supervisor, changed: asyncio.Event,
+    ) -> None:  # fmt: skip
+        self.by_number: dict[int, Slot] = {}
+        self.plan = plan((), settings.group)
+        """The sessions that the present routes need."""
+        self.commands: MqttCommands | None = None
+        """Takes commands while the first slot is open."""
+        self.may_connect = asyncio.Event()
+        """Set while sessions may connect: this worker hears its group."""
+        self.capacities = Capacities(int(settings.queue_bytes))
+        self.closed_counts = Counter[str]()
+        """The `redelivered` messages and `reconnects` of sessions that were closed."""
+        self._settings = settings
+        self._broker = broker
+        self._leases = leases
+        self._own = own
+        self._calls = calls
+        self._supervisor = supervisor
+        self._changed = changed
+        self._log_limits = defaultdict[str, LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
+
+    @property
+    def served(self) -> list[Slot]:
+        """Return the slots that are not being left."""
+        return [slot for slot in self.by_number.values() if not slot.is_leaving]
+
+    @property
+    def intakes(self) -> list[Intake]:
+        """Return the sessions of all slots."""
+        return [intake for slot in self.by_number.values() for intake in slot.intakes]
+
+    def open(self, number: int) -> None:
         """Open the sessions of a slot; after a crash of its last holder ORDERED events wait for its requests."""
-        lease, group = self.leases.by_slot.get(number), self._settings.group
+        lease, group = self._leases.by_slot.get(number), self._settings.group
         has_crashed = lease is not None and lease.waits
-        waits = self._plan.ordered_seconds if has_crashed else 0.0
+        waits = self.plan.ordered_seconds if has_crashed else 0.0
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
         if not has_crashed:
             log.info("slot %d of group %s is taken here", number, group)
         elif self._log_limits[f"adopted {number}"].count():
             log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
-        slot = self._slots[number] = Slot(
-            self._broker, self._settings, number, self._calls.offer, self._capacities, self._supervisor,
-            self.connected, asyncio.get_running_loop().time() + waits,
+        slot = self.by_number[number] = Slot(
+            self._broker, self._settings, number, self._calls.offer, self.capacities, self._supervisor,
+            self.may_connect, asyncio.get_running_loop().time() + waits,
         )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._use_and_wake, slot))
-        if self._commands is not None and number == FIRST_SLOT:
-            self._commands.begin()
+        self._supervisor.finish(f"slot {number}", partial(self._use, slot))
+        if self.commands is not None and number == FIRST_SLOT:
+            self.commands.begin()
 
-    async def _use_and_wake(self, slot: Slot) -> None:
-        await slot.use(self._plan)
+    async def _use(self, slot: Slot) -> None:
+        await slot.use(self.plan)
         for intake in list(slot.intakes):
             await intake.client.tried.wait()
-        self._wake.set()
+        self._changed.set()
 
-    def _served(self) -> list[Slot]:
-        return [slot for slot in self._slots.values() if not slot.is_leaving]
+    def lose(self, slot: Slot) -> None:
+        """Leave a slot that another worker has taken."""
+        if self._log_limits[f"lost {slot.number}"].count():
+            log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
+        self.leave(slot, hands_over=False)
 
-    def _begin_leaving(self, slot: Slot, *, hands_over: bool) -> None:
+    def leave(self, slot: Slot, *, hands_over: bool) -> None:
         """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
         slot.is_leaving = True
         slot.drop(shared=not hands_over)
         self._calls.withdraw()
-        leave = self._hand_over if hands_over else self._close_sessions
+        leave = self._hand_over if hands_over else self._close
         self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once its running requests, and all calls of messages for several events, have ended.
 
         Messages for several events are dropped if they have not ended after the longest REQUEST_TIMEOUT; the next
-        holder then repeats those of their calls that had ended. `stop_taking` waits for 1.5 s only.
+        holder then repeats those of their calls that had ended. A stop of the worker waits for 1.5 s only.
         """
-        if not await slot.ended(self._plan.seconds + _SLACK_SECONDS):
+        if not await slot.ended(self.plan.seconds + _SLACK_SECONDS):
             slot.drop(shared=True)
             self._calls.withdraw()
-        await self._close_and_grant(slot)
+        await self.close_and_grant(slot)
 
-    async def _close_and_grant(self, slot: Slot) -> None:
+    async def close_and_grant(self, slot: Slot) -> None:
         """Close the sessions of a slot, then publish the lease of the next holder, which connects only after that."""
         is_drained = not slot.held
-        await self._close_sessions(slot)
-        notice = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
+        await self._close(slot)
+        notice = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
         if notice is not None:
-            self._publish(notice)
-        self._wake.set()
+            self._own.publish(notice)
+        self._changed.set()
 
-    async def _close_sessions(self, slot: Slot) -> None:
+    async def _close(self, slot: Slot) -> None:
         """Close the sessions of a slot on this worker; the broker keeps them for the next holder."""
-        if self._commands is not None and slot.number == FIRST_SLOT:
-            await self._commands.end()
+        if self.commands is not None and slot.number == FIRST_SLOT:
+            await self.commands.end()
         for intake in slot.intakes:
-            self._closed_counts["redelivered"] += intake.redelivered
-            self._closed_counts["reconnects"] += intake.client.reconnects
+            self.closed_counts["redelivered"] += intake.redelivered
+            self.closed_counts["reconnects"] += intake.client.reconnects
         await slot.close()
-        self._slots.pop(slot.number, None)
-        self._wake.set()
+        self.by_number.pop(slot.number, None)
+        self._changed.set()
 
 
 def worker_id() -> str:

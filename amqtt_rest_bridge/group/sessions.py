@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.group.leases import Leases, lease_topic, presence_topic
+from amqtt_rest_bridge.group.leases import Leases, Notice, lease_topic, presence_topic
 from amqtt_rest_bridge.lot.model import EventName, Message, OverloadPolicy, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer, carried, size_of
@@ -172,6 +172,10 @@ class MemberSession(OwnSession):
         will = Will(self._presence.topic, self._presence.payload)
         session = ClientSession(f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, will)
         super().__init__(broker, session, publisher, watches, [lease_topic(group, "+"), presence_topic(group, "+")])
+
+    def publish(self, notice: Notice) -> None:
+        """Publish a notice."""
+        self._publisher.announce(Publication(notice.topic, notice.payload, retain=True), seconds=notice.seconds)
 
     def connecting(self) -> None:
         """Begin to hear the notices of the group."""
