@@ -79,7 +79,7 @@ def _application(wanted: str | None) -> Any:
     for heading, commands in _HEADINGS.items():
         for name, (_, summary) in commands.items():
             if name == wanted:
-                _add(application, name)
+                _add(application, name, heading)
             else:
                 application.command(name, short_help=summary, rich_help_panel=heading)(_never_run)
     return typer.main.get_command(application)
@@ -101,7 +101,7 @@ def _run(name: str, /, *arguments: Any, **options: Any) -> int:
     return exit_status
 
 
-def _add(application: typer.Typer, name: str) -> None:
+def _add(application: typer.Typer, name: str, heading: str) -> None:
     module = import_module(f"amqtt_rest_bridge.cli.{_COMMANDS[name][0]}")
 
     @functools.wraps(module.run)
@@ -109,8 +109,9 @@ def _add(application: typer.Typer, name: str) -> None:
         raise typer.Exit(_run(name, **options))
 
     description, epilog = as_written(module.DESCRIPTION), as_written(module.EPILOG)
-    summary = _COMMANDS[name][1]
-    application.command(name, cls=Command, help=description, short_help=summary, epilog=epilog)(command)
+    application.command(
+        name, cls=Command, help=description, short_help=_COMMANDS[name][1], epilog=epilog, rich_help_panel=heading
+    )(command)
 
 
 if __name__ == "__main__":

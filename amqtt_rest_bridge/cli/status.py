@@ -38,11 +38,11 @@ On a terminal the table follows the bridge until Ctrl-C. Otherwise, and with --j
 are those of now, from the bridge's admin port. With --broker they are those that the bridge published last, on
 $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never) and when a health changes.
 
-With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives since when,
-who is away and was seen last when, and whether their route sets differ. Below them each route is one line for all
-living workers: health and connection are the worst, counts are sums, latencies those of the slowest worker; WORKERS
-counts them. A route without a living worker has when one was seen last in the place of its health. What the broker
-still keeps for a slot no broker says over MQTT.
+With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives since
+when, who is away and was seen last when, and whether their route sets differ. Below them each route is one line for
+all living workers: health and connection are the worst, counts are sums, latencies those of the slowest worker;
+WORKERS counts them. A route without a living worker has when one was seen last in the place of its health. What the
+broker still keeps for a slot no broker says over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRIED tries after the first, RETRYING messages that have another try to come, REFUSED
