@@ -64,6 +64,7 @@ def list_query(query_string: str) -> Asked:
     given, ignored = _parameters(LIST_PATH, query_string)
     if not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
+        ignored = (*ignored, *(name for name in _ID_LISTS if given.get(name)))
         given |= dict.fromkeys(_ID_LISTS)
     return _asked(given.get("q", ""), given, given, ignored)
 

@@ -256,6 +256,9 @@ def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
         again = client.get(path, headers={"If-None-Match": answer.headers["ETag"]})
         assert (again.status_code, again.headers["X-Ignored-Parameters"]) == (304, "colour, page")
     assert "X-Ignored-Parameters" not in client.get("/api/search?q=pump").headers
+    without_text = client.get("/api/templates?tag_ids=x&route_ids=&difficulty=beginner")
+    assert without_text.headers["X-Ignored-Parameters"] == "tag_ids"
+    assert "X-Ignored-Parameters" not in client.get("/api/templates?q=pump&tag_ids=x").headers
     posted = client.post({"query": "pump", "tag_ids": ["x"], "filter": {}}, headers={"Origin": "https://a.example"})
     assert posted.headers["X-Ignored-Parameters"] == "tag_ids, filter"
     exposed = posted.headers["Access-Control-Expose-Headers"]
