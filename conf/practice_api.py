@@ -3,7 +3,7 @@
     python3 conf/practice_api.py [--require NAME] [--port PORT]
 
 A reading is a JSON object with `kwh`; with `--require unit` one that lacks `unit` is refused with 422. A repeated
-Idempotency-Key is answered as the first time. It needs only the standard library, and is good for nothing else.
+Idempotency-Key is answered as the first time. It needs only the standard library.
 """
 
 import argparse
@@ -46,9 +46,9 @@ class Readings(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--require", action="append", default=[], help="a member that a reading needs, beside kwh")
-    parser.add_argument("--port", type=int, default=9000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--require", metavar="NAME", action="append", default=[], help="a member beside kwh to ask for")
+    parser.add_argument("--port", type=int, default=9000, help="default: 9000")
     given = parser.parse_args()
     Readings.required = ["kwh", *given.require]
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import configparser
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -89,6 +90,21 @@ def test_users_may_do_what_the_lists_name_and_nothing_else(place: Workplace) -> 
         running.send(signal.SIGTERM)
         assert running.end() == 0
     assert any("not allowed to publish to TOPIC plant/1/command" in line for line in running.lines)
+
+
+def test_the_health_check_of_the_image_asks_the_broker_beside_it(place: Workplace, tmp_path: Path) -> None:
+    (check,) = re.findall(r"HEALTHCHECK .*CMD (\[.*\])", (ROOT / "conf/service/Containerfile").read_text())
+    program, *words = json.loads(check)
+    assert program == "rest-bridge"
+    alone = Workplace(tmp_path)
+    alone.configure()
+    with alone.serving() as running:
+        port = running.port
+        words = [word.replace("127.0.0.1", f"127.0.0.1:{port}") for word in words]
+        assert place.run(*words).returncode == 0
+        running.send(signal.SIGTERM)
+        assert running.end() == 0
+    assert place.run(*words).returncode == 1
 
 
 def test_the_file_of_users_holds_no_passwords(place: Workplace) -> None:
