@@ -7,12 +7,10 @@ standard output, errors to standard error. A command imports the rooms that it n
 from amqtt_rest_bridge import interrupts  # isort: skip  # first: Ctrl-C ends what follows
 
 import functools
-import inspect
 import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +18,7 @@ import typer
 
 from amqtt_rest_bridge.cli import Command, as_written, command_line, on_any_streams, run_command_line
 from template_api import __version__
-from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, row_of, variable_of
+from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, variable_of
 from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 
@@ -71,21 +69,19 @@ Exit status: 0 done, 1 a template or the library was not found, 2 usage.
 """
 
 
-def _option(setting: "Field[Any]") -> Any:
-    """Return the option and the variable of a setting: what its row says."""
-    row = row_of(setting)
-    return typer.Option(
-        envvar=variable_of(setting),
-        metavar=None if setting.type is bool else "N" if row.high else "TEXT",
-        min=0 if row.high else None,
-        max=row.high or None,
-        show_default=False,
-        help=f"{row.meaning} (default: {row.absent or setting.default})".replace("`", ""),
-    )
+def _setting(name: str, meaning: str, **limits: Any) -> Any:
+    """Return the option of a setting, which is also read from its environment variable."""
+    return typer.Option(envvar=variable_of(name), help=meaning, **limits)
 
 
-_OPTIONS = {one.name: Annotated[one.type, _option(one)] for one in fields(Settings)}
-DatabaseUrl = Annotated[str, _option(Settings.__dataclass_fields__["database_url"])]
+Host = Annotated[str, _setting("host", "address to listen on; 0.0.0.0 opens it to the network")]
+Port = Annotated[int, _setting("port", "port to listen on; 0 takes a free one, which the log names", min=0, max=65535)]
+DatabaseUrl = Annotated[str, _setting("database_url", "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/NAME")]
+Library = Annotated[str | None, _setting("library", "folder or .jsonl file to import when the database is empty")]
+BaseUrl = Annotated[str | None, _setting("base_url", "public address of links (default: http://{host}:{port})")]
+IndexDir = Annotated[str | None, _setting("index_dir", "no effect any more: the search index is in memory")]
+LogEmptySearches = Annotated[bool, _setting("log_empty_searches", "log searches that find nothing, to add synonyms")]
+Playground = Annotated[bool, _setting("playground", "serve /playground, where callers try definitions")]
 Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
 Threads = Annotated[int, typer.Option(metavar="N", min=1, max=MOST_THREADS, help="requests answered at once")]
 AccessLog = Annotated[
@@ -101,70 +97,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command_line(_application(), arguments, "template-api")
 
 
+application = command_line(lambda: f"template-api {__version__}", _DESCRIPTION, _EPILOG, completes=False)
+
+
 @functools.cache  # options are built slowly: once in a process that runs commands again, or forks others that do
 def _application() -> Any:
-    application = command_line(lambda: f"template-api {__version__}", _DESCRIPTION, _EPILOG, completes=False)
-    for name, run, summary, epilog in (
-        ("serve", serve_library, "serve the API over HTTP", _SERVE_EPILOG),
-        ("import", import_paths, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
-        ("publish", state_command(Status.PUBLISHED), "make templates visible through the API", _STATES_EPILOG),
-        ("hide", state_command(Status.HIDDEN), "take templates out of the API: not found", _STATES_EPILOG),
-        ("draft", state_command(Status.DRAFT), "mark templates as unfinished: not found", _STATES_EPILOG),
-        ("delete", delete_templates, "delete templates with all versions of their notebooks", _STATES_EPILOG),
-        ("list", list_templates, "show the templates of the library, in every state", _STATES_EPILOG),
-    ):
-        description = summary[0].upper() + summary[1:] + "."
-        shown = as_written(epilog)
-        command = application.command(name, cls=Command, help=description, short_help=summary, epilog=shown)
-        command(_reported(run))
     return typer.main.get_command(application)
 
 
-def _reported(run: Callable[..., int]) -> Callable[..., None]:
-    """Wrap a command: errors become one line on standard error and an exit status."""
+def _command(name: str, summary: str, epilog: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the decorator of a command, whose errors become one line on standard error and an exit status."""
 
-    @functools.wraps(run)
-    def command(**options: Any) -> None:
-        try:
-            exit_status = run(**options)
-        except TemplateApiError as exc:
-            print(f"template-api: {visible(str(exc))}", file=sys.stderr)
-            exit_status = 2 if isinstance(exc, SettingsError) else 1
-        except KeyboardInterrupt:  # what was imported until then stays
-            print("template-api: interrupted", file=sys.stderr)
-            exit_status = 130
-        raise typer.Exit(exit_status)
+    def add(run: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(run)
+        def reported(**options: Any) -> None:
+            try:
+                exit_status = run(**options)
+            except TemplateApiError as exc:
+                print(f"template-api: {visible(str(exc))}", file=sys.stderr)
+                exit_status = 2 if isinstance(exc, SettingsError) else 1
+            except KeyboardInterrupt:  # what was imported until then stays
+                print("template-api: interrupted", file=sys.stderr)
+                exit_status = 130
+            raise typer.Exit(exit_status)
 
-    return command
+        description = f"{summary[0].upper()}{summary[1:]}."
+        application.command(name, cls=Command, help=description, short_help=summary, epilog=as_written(epilog))(
+            reported
+        )
+        return run
 
-
-def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
-    """Add an option for each setting to a command."""
-    own = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    options = [
-        own[0].replace(name=one.name, default=one.default, annotation=_OPTIONS[one.name]) for one in fields(Settings)
-    ]
-    run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]  # which typer reads
-    return run
+    return add
 
 
-@_with_settings
+@_command("serve", "serve the API over HTTP", _SERVE_EPILOG)
 def serve_library(
+    host: Host = Settings.host,
+    port: Port = Settings.port,
+    database_url: DatabaseUrl = Settings.database_url,
+    library: Library = None,
+    base_url: BaseUrl = None,
+    index_dir: IndexDir = None,
+    log_empty_searches: LogEmptySearches = Settings.log_empty_searches,
+    playground: Playground = Settings.playground,
     threads: Threads = DEFAULT_THREADS,
     access_log: AccessLog = None,
     log_level: LogLevel = "INFO",
     socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
     link_fd: Descriptor = None,
-    **settings: Any,
 ) -> int:
     """Serve until a signal."""
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    service.serve(Settings(**settings), threads, access_log, socket_fd, link_fd)
+    settings = Settings(host, port, database_url, library, base_url, index_dir, log_empty_searches, playground)
+    service.serve(settings, threads, access_log, socket_fd, link_fd)
     return 0
 
 
+@_command("import", "bring template folders or .jsonl files into the library", _IMPORT_EPILOG)
 def import_paths(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="folder (searched at any depth) or .jsonl file")],
     prune: Annotated[bool, typer.Option("--prune", help="hide the templates that no PATH holds")] = False,
@@ -208,15 +199,20 @@ def import_paths(
     return 1 if report.failed else 0
 
 
-def state_command(status: Status) -> Callable[..., int]:
-    """Return the command that brings templates into a state."""
+def _add_state_command(name: str, status: Status, summary: str) -> None:
+    """Add the command that brings templates into a state."""
 
-    def run(templates: Slugs, database_url: DatabaseUrl = Settings.database_url) -> int:
+    @_command(name, summary, _STATES_EPILOG)
+    def change_state(templates: Slugs, database_url: DatabaseUrl = Settings.database_url) -> int:
         return _change_templates(templates, database_url, status)
 
-    return run
+
+_add_state_command("publish", Status.PUBLISHED, "make templates visible through the API")
+_add_state_command("hide", Status.HIDDEN, "take templates out of the API: not found")
+_add_state_command("draft", Status.DRAFT, "mark templates as unfinished: not found")
 
 
+@_command("delete", "delete templates with all versions of their notebooks", _STATES_EPILOG)
 def delete_templates(
     templates: Slugs,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
@@ -250,6 +246,7 @@ def _change_templates(templates: Sequence[str], database_url: str, status: Statu
     return 1 if failed else 0
 
 
+@_command("list", "show the templates of the library, in every state", _STATES_EPILOG)
 def list_templates(
     status: Annotated[Status | None, typer.Option(help="only those in this state")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line instead of a table")] = False,

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
-from sqlmodel import Session, col, delete, select, update
+from sqlmodel import Session, col, delete, insert, select, update
 
 from template_api.errors import SourceError
 from template_api.library.database import bring_up, connected, is_missing, writing
@@ -212,7 +212,8 @@ class _Import:
         return outcome
 
     def _store(self, source: TemplateSource, id_: str) -> Outcome:
-        session, known = self._session, self._session.get(TemplateRow, id_)
+        session = self._session
+        known = session.get(TemplateRow, id_) if id_ in self._known else None
         facets = {
             "category": source.category and self._object("category", source.category),
             "tags": [self._object("tags", each) for each in source.all_tags],
@@ -232,7 +233,8 @@ class _Import:
         session.add(row)
         session.flush()
         session.exec(delete(FacetRow).where(col(FacetRow.template_id) == id_))
-        session.add_all(FacetRow(facet=facet, template_id=id_) for facet in found_by(facets, row.difficulty))
+        if found := found_by(facets, row.difficulty):
+            session.execute(insert(FacetRow), [{"facet": facet, "template_id": id_} for facet in found])
         self._store_notebooks(id_, source.notebooks)
         return Outcome.ADDED if known is None else Outcome.CHANGED
 

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.lot.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
-from template_api import config, query
+from template_api import cli, config, query
 from tests.documents import textmate
 from tests.support.documents import ROOT
 
@@ -59,16 +59,16 @@ def _written(setting: "dataclasses.Field[Any]") -> str:
 
 def api_table() -> str:
     """Make the table of the template API's settings."""
+    options = {option.name: option for option in cli._application().commands["serve"].params}
     rows = (
         (
             f"`{one.name}`", f"`--{'no-' if one.default is True else ''}{one.name.replace('_', '-')}`",
-            f"`{config.variable_of(one)}`", row.absent or f"`{one.default}`", row.meaning, f"`{row.example}`",
+            f"`{options[one.name].envvar}`", "none" if one.default is None else f"`{str(one.default).lower()}`",
+            options[one.name].help,
         )
         for one in dataclasses.fields(config.Settings)
-        for row in (config.row_of(one),)
     )  # fmt: skip
-    head = ("plugin setting", "option of `serve`", "environment variable", "default", "meaning", "example")
-    return _table(head, rows)
+    return _table(("plugin setting", "option of `serve`", "environment variable", "default", "meaning"), rows)
 
 
 def parameter_table() -> str:
