@@ -1,7 +1,8 @@
-"""Server mode: requests in, publications out, and answers back.
+"""Server mode: the door for requests, which become publications, and for the messages that answer requests.
 
-`ServerMode` is the door: it has the routes in use, makes the application of each port, and sees the messages of read
-events and replies. What happens to the requests of an event is in `server/endpoint`.
+`ServerMode` has the routes in use, makes the application of each port, and sees the messages of read events and
+replies. The HTTP server calls `PortApplication.answer` with each request: that finds the endpoint of its path and
+method. What happens to the request there is in `server/endpoint`.
 """
 
 import math
@@ -94,7 +95,13 @@ class ServerMode:
         self.unmatched.use_routes(routes)
         self.reads.watch(read_filters(routes))
         self.reads.end_streams(routes)
-        self._watch_replies(reply_filters(routes))
+        # Replies to requests of an earlier definition are awaited until the last of these requests has ended.
+        now = self._shared.host.clock.monotonic()
+        before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
+        self._reply_filters = dict(before)
+        for one, seconds in reply_filters(routes).items():  # requests of an earlier definition may wait longer
+            _, end = before.get(one, (0.0, now))
+            self._reply_filters[one] = max(seconds, end - now), math.inf
         self.filters = {*read_filters(routes), *self._reply_filters}
 
     def application(self, port: int) -> "PortApplication":
@@ -132,15 +139,6 @@ class ServerMode:
         self._replies.dismiss()
         self.unmatched.flush()
 
-    def _watch_replies(self, present: Mapping[str, float]) -> None:
-        """Use the reply filters of the present routes, and earlier ones until their last request has ended."""
-        now = self._shared.host.clock.monotonic()
-        before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
-        self._reply_filters = dict(before)
-        for one, seconds in present.items():  # requests of an earlier definition may wait longer
-            _, end = before.get(one, (0.0, now))
-            self._reply_filters[one] = max(seconds, end - now), math.inf
-
 
 class PortApplication:
     """Answers the requests of one port; see `http.exchange.Application`."""
@@ -169,7 +167,7 @@ class PortApplication:
         if not path.startswith("/"):
             path = path_of(request.target)
         try:
-            return self._find(request, path)
+            return self._answer_matched(request, path)
         except RequestRefusedError as failure:  # no endpoint took the request
             refusal, answer = failure.refusal, refused(failure.refusal)
         self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
@@ -178,7 +176,8 @@ class PortApplication:
         self._shared.outcomes.note_request(run)
         return answer
 
-    def _find(self, request: Request, path: str) -> Answer:
+    def _answer_matched(self, request: Request, path: str) -> Answer:
+        """Answer with the endpoint of a path and method; raises `RequestRefusedError` (404, 405) if there is none."""
         if request.target == "*" and request.method == "OPTIONS":  # about the port as a whole, RFC 9110 section 9.3.7
             return _options_answer(_ALL_METHODS)
         if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
@@ -198,11 +197,12 @@ class PortApplication:
             raise RequestRefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
         origin = request.headers.get("origin")
         asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
-        if origin is None or asked is None or asked.target.cors is None:
+        cors = None if asked is None else asked.target.callers.cors
+        if origin is None or asked is None or cors is None:
             return _options_answer(methods.allow)
         wanted = request.headers.get("access-control-request-headers")
         try:
-            return _options_answer(methods.allow, asked.target.cors.preflight_headers(origin, methods.allow, wanted))
+            return _options_answer(methods.allow, cors.preflight_headers(origin, methods.allow, wanted))
         except RequestRefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
             return asked.target.failed(self._request(request, path, asked.parameters), failure)
 

@@ -1,4 +1,9 @@
-"""One server event: what happens to a request, from its admission to its answer; read it from top to bottom."""
+"""One server event: what happens to a request, from its admission to its answer; read it from top to bottom.
+
+`server_mode` finds the endpoint of a request and calls `ServerEndpoint.answer`. Most requests publish one message, and
+are answered once the broker has acknowledged it. A read event answers at once (`reads`). A request with REPLY_TOPIC or
+DEDUPE_KEY waits for others. What is refused, or fails, on the way is answered by `failed`.
+"""
 
 import asyncio
 import json
@@ -212,7 +217,12 @@ def decode_path(path: str) -> tuple[str, ...]:
         message = "The request's path holds a '%' without two hexadecimal digits"
         raise RequestRefusedError(refuse(catalogue.BAD_ESCAPE, message))
     try:
-        decoded = tuple(_unquote(segment) for segment in path[1:].split("/"))
+        decoded = tuple(
+            segment
+            if "%" not in segment and segment.isascii()
+            else unquote_to_bytes(segment.encode("latin-1")).decode()
+            for segment in path[1:].split("/")  # the characters of which are the bytes that were sent
+        )
     except UnicodeError:
         raise RequestRefusedError(refuse(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8")) from None
     if _CONTROL.search("".join(decoded)):
@@ -220,20 +230,45 @@ def decode_path(path: str) -> tuple[str, ...]:
     return decoded
 
 
-def _unquote(segment: str) -> str:
-    """Decode one segment, whose characters are the bytes that were sent."""
-    if "%" not in segment and segment.isascii():
-        return segment
-    return unquote_to_bytes(segment.encode("latin-1")).decode()
+class Callers:
+    """What an endpoint asks of its callers before it looks at what they send.
+
+    Args:
+        route: The route of the event.
+        event: The event.
+        max_body_bytes: A request with a larger body is refused.
+    """
+
+    def __init__(self, route: Route, event: ServerEvent, max_body_bytes: int) -> None:
+        self.cors = cors_for(route.config)
+        self._credentials = credentials_for(route.name, route.config)
+        self._verify = None if event.signature is None else verifier_of(event.signature)
+        self._most_bytes = max_body_bytes
+
+    def admit(self, request: Request, now: float) -> None:
+        """Raise `RequestRefusedError` for a request that the event does not take at a Unix time.
+
+        413 for a body that is too large, 415 for an encoded one (RFC 9110 section 8.4): subscribers could not see how.
+        """
+        if request.refusal is not None:
+            raise RequestRefusedError(request.refusal)
+        if self._credentials is not None:
+            self._credentials.check(request.headers)
+        encoding = request.headers.get("content-encoding")
+        if encoding and encoding.lower() != "identity":
+            message, accepted = "The request's body has a Content-Encoding", (("Accept-Encoding", "identity"),)
+            raise RequestRefusedError(refuse(catalogue.UNSUPPORTED_MEDIA_TYPE, message, accepted))
+        if len(request.body) > self._most_bytes:
+            raise RequestRefusedError(too_large(self._most_bytes))
+        if self._verify is not None:
+            self._verify(request.headers, request.body, now)
 
 
 class ServerEndpoint:
     """One server event, with everything about it that does not change from request to request."""
 
     def __init__(self, route: Route, event: ServerEvent, shared: Shared) -> None:
-        self.cors = cors_for(route.config)
-        self._credentials = credentials_for(route.name, route.config)
-        self._verify = None if event.signature is None else verifier_of(event.signature)
+        self.callers = Callers(route, event, shared.host.limits.max_body_bytes)
         self._check = None if event.schema_file is None else checker_of(event.schema_file)
         self._route = route
         self._event = event
@@ -242,18 +277,18 @@ class ServerEndpoint:
         self._labels = (("route", route.name), ("event", event.name))
         self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
         self._reading: ReadEvent | None = None
-        topic = self._topic = event.destination_topic
+        topic = event.destination_topic
         if topic is None:
             largest = shared.host.limits.max_response_bytes
             self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock.monotonic)
-        self._constant_topic = topic.source if topic is not None and topic.is_constant else None
+        self._topic = topic.source if topic is not None and topic.is_constant else topic
         self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
-        if self._constant_topic is not None and event.response is None:
-            self._answer = replace(self._published(self._constant_topic), labels=self._labels)
+        if isinstance(self._topic, str) and event.response is None:
+            self._answer = replace(self._published(self._topic), labels=self._labels)
 
     def answer(self, request: EventRequest) -> Answer:
-        """Answer a request, or return what does."""
+        """Answer a request; return a `Later` or a coroutine if the answer has to wait."""
         try:
             return self._respond(request)
         except WrongCredentialError as failure:
@@ -264,7 +299,9 @@ class ServerEndpoint:
 
     def _respond(self, request: EventRequest) -> Answer:
         http, event = request.http, self._event
-        self._admit(request)
+        if (cors := self.callers.cors) is not None:
+            request.answer_headers = cors.answer_headers(http.headers.get("origin"))
+        self.callers.admit(http, request.timestamp)
         if self._reading is not None:
             topic = None if event.read_topic is None else request.fill(event.read_topic)
             return self._done(request, self._reading.answer(http, topic))
@@ -277,7 +314,13 @@ class ServerEndpoint:
         name = self._route.name, event.name
         key = None if event.dedupe_key is None else dedupe_key(name, request.fill_bytes(event.dedupe_key))
         publication = request.publication = self._publication(request)
-        answer = self._answer or self._answer_to(request, publication)
+        if self._answer is not None:
+            answer = self._answer
+        elif event.response is None:
+            answer = self._published(publication.topic)
+        else:
+            headers = ("Content-Type", event.response_content_type), _NO_SNIFFING
+            answer = Response(self._status, headers, request.fill_bytes(event.response))
         if http.method == "HEAD":
             return self._done(request, answer)
         if key is not None or event.reply_topic is not None:
@@ -285,52 +328,25 @@ class ServerEndpoint:
         published = self._publish(publication)
         return Later(published, partial(self._answer_published, request, answer, published))
 
-    def _admit(self, request: EventRequest) -> None:
-        """Raise `RequestRefusedError` for a request that the event does not take.
-
-        413 for a body that is too large, 415 for an encoded one (RFC 9110 section 8.4): subscribers could not see how.
-        """
-        http, limit = request.http, self._shared.host.limits.max_body_bytes
-        if self.cors is not None:
-            request.answer_headers = self.cors.answer_headers(http.headers.get("origin"))
-        if http.refusal is not None:
-            raise RequestRefusedError(http.refusal)
-        if self._credentials is not None:
-            self._credentials.check(http.headers)
-        encoding = http.headers.get("content-encoding")
-        if encoding and encoding.lower() != "identity":
-            message, accepted = "The request's body has a Content-Encoding", (("Accept-Encoding", "identity"),)
-            raise RequestRefusedError(refuse(catalogue.UNSUPPORTED_MEDIA_TYPE, message, accepted))
-        if len(http.body) > limit:
-            raise RequestRefusedError(too_large(limit))
-        if self._verify is not None:
-            self._verify(http.headers, http.body, request.timestamp)
-
     async def _refuse_late(self, request: EventRequest, refusal: Refusal) -> Response:
+        """Refuse a wrong credential, a second later if many came from its address."""
         http = request.http
         instead = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
         return self.failed(request, RequestRefusedError(refusal), instead)
 
     def _publication(self, request: EventRequest) -> Publication:
+        """Return what a request publishes: DESTINATION_TOPIC and PAYLOAD filled, and the context of its trace."""
         event, headers = self._event, request.http.headers
         trace = () if TRACE_NAMES.isdisjoint(headers) else trace_of(headers.items())
-        topic = self._constant_topic
-        if topic is None:
-            assert self._topic is not None  # noqa: S101  # the event publishes
-            topic = request.fill(self._topic)
+        assert self._topic is not None  # noqa: S101  # the event publishes
+        topic = self._topic if isinstance(self._topic, str) else request.fill(self._topic)
         payload = request.content() if event.payload is None else request.fill_bytes(event.payload)
         if len(payload) > self._shared.host.limits.max_body_bytes:
             raise RequestRefusedError(too_large(self._shared.host.limits.max_body_bytes))
         return Publication(topic, payload, event.retain, MessageProperties(trace) if trace else None, event.qos)
 
-    def _answer_to(self, request: EventRequest, publication: Publication) -> Response:
-        """Return the answer that is to be given once the request is published."""
-        if self._event.response is None:
-            return self._published(publication.topic)
-        headers = ("Content-Type", self._event.response_content_type), _NO_SNIFFING
-        return Response(self._status, headers, request.fill_bytes(self._event.response))
-
     def _published(self, topic: str) -> Response:
+        """Return the answer without RESPONSE, which names the topic."""
         if self._event.response_status in NO_CONTENT:
             return Response(self._status)
         body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
@@ -351,17 +367,31 @@ class ServerEndpoint:
     async def _answer_in_turn(
         self, request: EventRequest, publication: Publication, answer: Response, key: bytes | None
     ) -> Response:
+        """Publish a request and answer it; with a DEDUPE_KEY that was published answer as that request was answered.
+
+        A request that comes while the first one with its key is under way waits. If the first one fails, the waiting
+        one is published.
+        """
+        keeps, is_usual = self._shared.host.keeps, self._answer is not None and self._event.reply_topic is None
+        seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
+        late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
         try:
             if key is None:
-                answer = await self._send(request, publication, answer)
-            else:
-                answer = await self._once(request, key, publication, answer)
+                return self._done(request, await self._send(request, publication, answer))
+            async with self._shared.turns.turn(key, seconds, late):
+                kept = keeps.answer(key)
+                if kept is None:
+                    answer = await self._send(request, publication, answer)
+                    keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
+                else:
+                    request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
+                    answer = _kept(kept) or self._answer or answer
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
         return self._done(request, answer)
 
     async def _send(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
-        """Publish, and with REPLY_TOPIC wait for the reply."""
+        """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come."""
         text = self._event.reply_topic
         if text is None:
             await self._publish(publication)
@@ -382,6 +412,7 @@ class ServerEndpoint:
     async def _ask(
         self, publication: Publication, topic: str, correlation: bytes | None, *, takes_unmarked: bool
     ) -> Response:
+        """Publish a request, and return the reply that comes on a topic within REQUEST_TIMEOUT."""
         seconds = self._route.config.request_timeout
         with self._shared.replies.expect(topic, correlation, takes_unmarked=takes_unmarked) as reply:
             await self._publish(publication)
@@ -391,24 +422,6 @@ class ServerEndpoint:
                 text = f"The request was published, but no reply came on {topic} within {seconds:g} seconds"
                 raise RequestRefusedError(refuse(REPLY_TIMEOUT, text)) from None
         return payload_answer(TopicPayload(message.payload), trace_of(message.user))
-
-    async def _once(self, request: EventRequest, key: bytes, publication: Publication, answer: Response) -> Response:
-        """Publish a request, unless one with its key was published: then return the answer to that one.
-
-        A request that comes while the first is under way waits. If the first one fails, the waiting one is published.
-        """
-        shared, is_usual = self._shared, self._answer is not None and self._event.reply_topic is None
-        seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
-        late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
-        async with shared.turns.turn(key, seconds, late):
-            kept = shared.host.keeps.answer(key)
-            if kept is not None:
-                request.publication = None
-                request.skipped = "duplicate", "DEDUPE_KEY was seen before"
-                return _kept(kept) or self._answer or answer
-            answer = await self._send(request, publication, answer)
-            shared.host.keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
-            return answer
 
     # The end.
 
