@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -88,13 +88,10 @@ class Overview:
     is_live: bool = False  # figures that were asked for, not those published last
 
 
-Show = Callable[[Overview], object]
+def watch_bridge(client: AdminClient) -> Iterator[Overview]:
+    """Yield the present figures, then new ones every second. Blocks, and closes the client at the end.
 
-
-def watch_bridge(client: AdminClient, show: Show, *, once: bool) -> None:
-    """Call `show` with the present figures, every second or once. Blocks, and closes the client at the end.
-
-    While the bridge cannot be reached, its last figures are shown with the error below them.
+    While the bridge cannot be reached, its last figures come with the error among the troubles.
 
     Raises:
         AdminError: The first question cannot be asked, or is refused.
@@ -106,20 +103,26 @@ def watch_bridge(client: AdminClient, show: Show, *, once: bool) -> None:
                 routes = client.get("/api/routes", "routes")["routes"]
                 reasons = client.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
                 statuses = [one for one in routes if _is_status(one)]
-                show(Overview(statuses, [f"not ready: {visible(str(one))}" for one in reasons], is_live=True))
+                troubles = [f"not ready: {visible(str(one))}" for one in reasons]
             except AdminError as error:
                 if statuses is None:
                     raise
-                show(Overview(statuses, [str(error)], is_live=True))
-            if once:
-                return
+                troubles = [str(error)]
+            yield Overview(statuses, troubles, is_live=True)
             time.sleep(_REFRESH_SECONDS)
 
 
-async def watch_broker(address: Address, group: str | None, show: Show, *, once: bool) -> None:
-    """Call `show` with what a bridge, or the workers of a group, published last: at each change and every second.
+async def first_overview(address: Address, group: str | None) -> Overview:
+    """Return what a bridge, or the workers of a group, published last; see `watch_broker`."""
+    async with contextlib.aclosing(watch_broker(address, group)) as overviews:
+        return await anext(overviews)
 
-    With `once` it is called once, when all that is retained has come. SIGTERM cancels this task.
+
+async def watch_broker(address: Address, group: str | None) -> AsyncGenerator[Overview]:
+    """Yield what a bridge, or the workers of a group, published last.
+
+    The first overview has all that is retained; others follow at each change, and every second. SIGTERM cancels the
+    present task.
 
     Raises:
         BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
@@ -137,9 +140,7 @@ async def watch_broker(address: Address, group: str | None, show: Show, *, once:
             if is_retained:  # messages that are not retained may never pause
                 quiet = time.monotonic() + _QUIET_SECONDS
         while True:
-            show(feed.overview())
-            if once:
-                return
+            yield feed.overview()
             if await feed.receive(_REFRESH_SECONDS) is not None:
                 settled = time.monotonic() + _PAUSE_SECONDS
                 while await feed.receive(settled - time.monotonic()) is not None:
@@ -228,32 +229,37 @@ def run(
     files = ca_file, cert_file, key_file
     source = AdminClient(admin, *files) if broker is None else broker_address(broker, *files)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    shown: list[Overview] = []
-    with _screen(source.shown) if is_screen else contextlib.nullcontext(shown.append) as show:
+    try:
+        if is_screen:
+            with _Screen(source.shown) as screen:
+                if isinstance(source, AdminClient):
+                    for one in watch_bridge(source):
+                        screen.show(one)
+                else:
+                    asyncio.run(screen.follow(source, group))
+            return 0
         if isinstance(source, AdminClient):
-            watch_bridge(source, show, once=not is_screen)
+            overview = next(watch_bridge(source))
         else:
-            try:
-                asyncio.run(watch_broker(source, group, show, once=not is_screen))
-            except asyncio.CancelledError:  # by SIGTERM
-                raise KeyboardInterrupt from None
-    if not is_screen:
-        of_group = shown[-1].group
-        if of_group is not None and not (of_group.slots or of_group.workers or of_group.routes):
-            print(
-                f"no group {visible(of_group.group)} at {source.shown}\n"
-                "hint: is this the `group` of the workers' file, is this their broker, and has one run?",
-                file=sys.stderr,
-            )
-            return 1
-        nothing = "the bridge has no route"
-        if broker is not None:
-            of = "route" if group is None else "worker of this group"
-            asked = "is the bridge loaded" if group is None else "is its name right, has one run"
-            nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
-            if group is None:
-                nothing += "\nhint: routes that workers run are shown with --group NAME"
-        _print_overview(shown[-1], nothing, as_json=as_json)
+            overview = asyncio.run(first_overview(source, group))
+    except asyncio.CancelledError:  # by SIGTERM
+        raise KeyboardInterrupt from None
+    of_group = overview.group
+    if of_group is not None and not (of_group.slots or of_group.workers or of_group.routes):
+        print(
+            f"no group {visible(of_group.group)} at {source.shown}\n"
+            "hint: is this the `group` of the workers' file, is this their broker, and has one run?",
+            file=sys.stderr,
+        )
+        return 1
+    nothing = "the bridge has no route"
+    if broker is not None:
+        of = "route" if group is None else "worker of this group"
+        asked = "is the bridge loaded" if group is None else "is its name right, has one run"
+        nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
+        if group is None:
+            nothing += "\nhint: routes that workers run are shown with --group NAME"
+    _print_overview(overview, nothing, as_json=as_json)
     return 0
 
 
@@ -279,35 +285,45 @@ def _print_overview(overview: Overview, nothing: str, *, as_json: bool) -> None:
         print(nothing, file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _screen(source: str) -> Iterator[Show]:
-    """Show the newest table on the alternate screen of the terminal, and leave the last one behind."""
-    console = Console(highlight=False)
-    newest: Group | None = None
+class _Screen:
+    """The alternate screen of the terminal. It shows the newest table, which is left behind at the end."""
 
-    def show(overview: Overview) -> None:
-        nonlocal newest
-        now, statuses = time.time(), overview.statuses
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._newest: Group | None = None
+
+    def __enter__(self) -> "_Screen":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        if self._newest is not None:
+            self._console.print(self._newest)
+
+    async def follow(self, address: Address, group: str | None) -> None:
+        """Show what is published until the connection ends."""
+        async for overview in watch_broker(address, group):
+            self.show(overview)
+
+    def show(self, overview: Overview) -> None:
+        """Show an overview in place of the one before."""
+        now, statuses, console = time.time(), overview.statuses, self._console
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         age = status_table.counters_age(statuses, now, is_live=overview.is_live)
-        newest = Group(
-            Text(f"{source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold"),
+        self._newest = Group(
+            Text(f"{self._source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold"),
             *([] if age is None else [Text(age)]),
             *(Text(one, "red") for one in overview.troubles),
             *([] if overview.group is None else [status_table.group_tables(overview.group)]),
             status_table.route_table(statuses, console, now),
         )
-        lines, most = console.render_lines(newest), console.height - 1  # on the last one the terminal would scroll
+        lines = console.render_lines(self._newest)
+        most = console.height - 1  # on the last one the terminal would scroll
         if len(lines) > most:
             beyond = Text(f"... and {len(lines) - most + 1} more lines")
-            live.update(Group(SegmentLines(lines[: most - 1], new_lines=True), beyond), refresh=True)
+            self._live.update(Group(SegmentLines(lines[: most - 1], new_lines=True), beyond), refresh=True)
         else:
-            live.update(newest, refresh=True)
-
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        try:
-            yield show
-        finally:
-            live.stop()
-            if newest is not None:
-                console.print(newest)
+            self._live.update(self._newest, refresh=True)

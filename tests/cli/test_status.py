@@ -161,25 +161,24 @@ def test_it_ends_although_statuses_are_published_without_a_pause(capsys: pytest.
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["Intake"]
 
 
-class _SeenEnoughError(Exception):
-    """The test has seen what it waited for."""
-
-
 def test_table_follows_changes_and_removals(host: Host, retained: dict[str, bytes]) -> None:
-    seen: list[list[str]] = []
+    async def names_seen() -> list[list[str]]:
+        seen: list[list[str]] = []
+        async with contextlib.aclosing(watch_broker(broker_address(url(host)), None)) as overviews:
+            async for overview in overviews:
+                seen.append(sorted(one["name"] for one in overview.statuses))
+                topic = "$SYS/broker/routes/a/status"
+                if len(seen) == 1:
+                    host.wait(
+                        host.broker.internal_message_broadcast("$SYS/broker/routes/new/status", b'{"name": "new"}')
+                    )
+                elif "new" in seen[-1] and "a" in seen[-1]:
+                    host.wait(host.broker.internal_message_broadcast(topic, b""))
+                elif "new" in seen[-1]:
+                    break
+        return seen
 
-    def show(overview: Overview) -> None:
-        seen.append(sorted(one["name"] for one in overview.statuses))
-        topic = "$SYS/broker/routes/a/status"
-        if len(seen) == 1:
-            host.wait(host.broker.internal_message_broadcast("$SYS/broker/routes/new/status", b'{"name": "new"}'))
-        elif "new" in seen[-1] and "a" in seen[-1]:
-            host.wait(host.broker.internal_message_broadcast(topic, b""))
-        elif "new" in seen[-1]:
-            raise _SeenEnoughError
-
-    with pytest.raises(_SeenEnoughError):
-        asyncio.run(watch_broker(broker_address(url(host)), None, show, once=False))
+    seen = asyncio.run(names_seen())
     assert seen[0] == ["a", "b"]
     assert seen[-1] == ["b", "new"]
 
@@ -188,10 +187,14 @@ def test_end_of_the_broker_ends_the_table() -> None:
     with hosting(SERVER_ROUTE) as ending:
         stops = threading.Thread(target=ending.stop)
         address = broker_address(url(ending))
+
+        async def follow() -> None:
+            async for _ in watch_broker(address, None):
+                if stops.ident is None:
+                    stops.start()
+
         with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
-            asyncio.run(
-                watch_broker(address, None, lambda _: stops.start() if stops.ident is None else None, once=False)
-            )
+            asyncio.run(follow())
         stops.join()
         ending.stop = lambda: None  # type: ignore[method-assign]  # it has
 
@@ -477,17 +480,14 @@ def test_a_bridge_that_is_away_for_a_moment_ends_no_table(target: Recorder, monk
     content = json.dumps({"routes": [status("a"), 3], "reasons": []}).encode()
     seen: list[Overview] = []
 
-    def show(one: Overview) -> None:
+    target.answer = lambda _: (200, content)
+    for one in watch_bridge(AdminClient(target.url)):
         seen.append(one)
         target.answer = lambda _: (500, b"") if len(seen) == 1 else (200, content)
         if len(seen) == 3:
-            raise _SeenEnoughError
-
-    target.answer = lambda _: (200, content)
-    with pytest.raises(_SeenEnoughError):
-        watch_bridge(AdminClient(target.url), show, once=False)
+            break
     assert [[one["name"] for one in overview.statuses] for overview in seen] == [["a"]] * 3
     assert [len(overview.troubles) for overview in seen] == [0, 1, 0]
     target.answer = lambda _: (500, b"")
     with pytest.raises(AdminError, match="this is not the admin port of a bridge"):
-        watch_bridge(AdminClient(target.url), show, once=False)
+        next(watch_bridge(AdminClient(target.url)))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from amqtt_rest_bridge.cli.broker_client import broker_address
-from amqtt_rest_bridge.cli.status import Overview, watch_broker
+from amqtt_rest_bridge.cli.status import Overview, first_overview
 from tests.benchmarks import rig
 from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.waiting import SECONDS
@@ -156,9 +156,7 @@ class Workplace:
 
 def overview(url: str) -> Overview:
     """Return the routes as a broker says that they are."""
-    seen: list[Overview] = []
-    asyncio.run(watch_broker(broker_address(url), None, seen.append, once=True))
-    return seen[-1]
+    return asyncio.run(first_overview(broker_address(url), None))
 
 
 @contextlib.contextmanager
