@@ -83,7 +83,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The outcome of one test; `faults` are those of its route files, if they explain it."""
+    """The outcome of one test: what differs or, if its route files explain that, their `faults`."""
 
     file: Path
     name: str
@@ -155,7 +155,7 @@ def _run_file(file: CaseFile) -> Iterator[_Outcome]:
             else:
                 is_led = all(any(_triggered(one, loaded.routes)) for one in (case.message, *case.batch))
             reasons = [] if is_led else errors
-        yield _Outcome(file.path, name, found, [str(error) for error in reasons])
+        yield _Outcome(file.path, name, [] if reasons else found, [str(error) for error in reasons])
 
 
 def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
