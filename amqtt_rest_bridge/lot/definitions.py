@@ -206,13 +206,15 @@ class _BlockReader:
     def _read_unknown_block(self, node: StatementNode, following: Iterator[Node]) -> None:
         """Read ADD with an unknown block: it may be a header, a setting, or a misspelt block."""
         name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
-        like_header = node.name.is_string or "-" in name or any(piece.is_string for piece in node.pieces)
-        meant = closest(name, BLOCK_NAMES)
+        is_setting = any(plain in rows for rows in PARAMETERS.values())
+        is_in_event = block is not None and block.kind is BlockKind.EVENT
+        like_header = node.name.is_string or "-" in name or (name.istitle() if is_setting else bool(node.pieces))
+        is_header = is_in_event and like_header and closest(name, BLOCK_NAMES) is None
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.section, self.is_rest_reported = _Section.HEADERS, True
-        elif block is not None and any(plain in rows for rows in PARAMETERS.values()):
+        elif block is not None and is_setting and not is_header:
             message = f"{name} is a setting, which begins with WITH"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.section = _Section.SETTINGS
@@ -221,9 +223,12 @@ class _BlockReader:
             message, hint = f"unknown block {name}", f"write ADD {known}"
             self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, message, hint)
             self._open_block(StatementNode(Level.BLOCK, Piece(known, node.name.offset), node.pieces, node.offset))
-        elif meant is None and block is not None and block.kind is BlockKind.EVENT and (like_header or node.pieces):
-            hint = "header lines follow directly below WITH HEADERS"
-            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
+        elif is_header:
+            message, hint = f"the header {name} is not below WITH HEADERS", "write WITH HEADERS in the line above it"
+            if block is not None and HEADERS in block.settings:
+                hint = "write it directly below WITH HEADERS, without a setting between"
+            self._refuse(FaultCode.UNKNOWN_BLOCK, HEADERS, node.offset, message, hint)
+            self.section = _Section.HEADERS
         else:
             lines = takewhile(lambda line: isinstance(line, StatementNode) and line.level is Level.SETTING, following)
             settings = [line.name.text.upper() for line in lines if isinstance(line, StatementNode)]

@@ -234,9 +234,9 @@ def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
 
 
 _READ_BY_GET = re.compile(
-    r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
-    |(?P<scheme>(?:Bearer|Basic|Token)\s)?
-    (?:\$\{(?P<brace>[A-Za-z_]\w*)\}|\$(?P<dollar>[A-Z][A-Z0-9_]+)|%(?P<percent>[A-Z][A-Z0-9_]+)%)""",
+    r"""(?P<scheme>(?:Bearer|Basic|Token)\s)?
+    (?:GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
+    |\$\{(?P<brace>[A-Za-z_]\w*)\}|\$(?P<dollar>[A-Z][A-Z0-9_]+)|%(?P<percent>[A-Z][A-Z0-9_]+)%)""",
     re.VERBOSE,
 )
 
@@ -419,9 +419,10 @@ def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, 
     if brace and not is_error and (has_placeholders or not brace.isupper()):
         return
     scheme, what = found["scheme"] or "", found["name"] or brace or found["dollar"] or found["percent"]
-    hint = f'write GET {found["source"] or "ENV"} "{what}", without quotes around it'
+    source = found["source"] or "ENV"
+    hint = f'write GET {source} "{what}", without quotes around it'
     if scheme:
-        hint = f'write "{scheme}" + GET ENV "{what}", or "{scheme}{{env.{what}}}"'
+        hint = f'write "{scheme}" + GET {source} "{what}", or "{scheme}{{{source.lower()}.{what}}}"'
     message = f"{name} is the text that is written here: nothing is read of the environment"
     severity = Severity.ERROR if is_error else Severity.WARNING
     report.note(severity, FaultCode.OTHER_SYNTAX, value.offset, message, hint)

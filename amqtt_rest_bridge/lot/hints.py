@@ -153,6 +153,7 @@ def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | No
 _GET_AS_A_CALL = re.compile(
     r"(?:GET\s+)?(?P<source>env|secret|getenv)\s*\(\s*[\"'](?P<name>[\w.-]+)[\"']?\)?", re.IGNORECASE
 )
+_DOUBLE_QUOTES = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
 _OTHER_QUOTE = {"'": '"', '"': "'"}
 
 
@@ -191,6 +192,8 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
         hint = f"write {_OTHER_QUOTE[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
         if piece.text[:2] in ('"{', '"['):
             hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
+        elif piece.text[:2] in ("'{", "'["):
+            hint = _DOUBLE_QUOTES
         if len(piece.text) == 2 and text[0] == quote:
             message = f"{quote * 3} begins no string"
             hint = "write a single quote where it begins and where it ends; it may go over several lines"
@@ -207,7 +210,6 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
 
 
 _NO_JSON = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
-_DOUBLE_QUOTES = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
 _IN_JSON_STRINGS = {
     "Unterminated string": ('the string that begins here has no " at its end', 'write " where it ends'),
     "Invalid control": ("a string holds a line break or another control character", r"write \\n for a line break"),
@@ -277,7 +279,7 @@ def _explain_json_item(message: str, before: str, after: str, mode: Mode) -> tup
     return f"{word[0]} has no quotes" if word[0] not in _JSON_WORDS else f"{word[0]} is not JSON", f"write {written}"
 
 
-_BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
+_BRACKETS = re.compile(r"\.?\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
 _CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
 _SYNONYMS = {
     Mode.CLIENT: _CLIENT_SYNONYMS,
@@ -321,6 +323,10 @@ def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | N
     if there is not None:
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
         hint = f"write {{{'.'.join(filter(None, [own.names[0], there.argument]))}}}" if own else None
+        if mode is Mode.CLIENT and there.root == "path.x":
+            hint = (
+                f"write {{topic.{there.argument}}}" if there.argument.isdigit() else "{topic.2} is a level of the topic"
+            )
         return f"{written} exists only in {other} mode and stays as text", hint
     return None
 
@@ -330,6 +336,8 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     name = suspect.name.strip()
     written = suspect.written.replace(suspect.name, name)
     message = f"{suspect.written} is not a placeholder and stays text"
+    if name.endswith(".") and recognise(f"{name}x", mode):
+        return message, f"a name follows the dot, as in {{{name}temperature}}"
     source = "body" if mode is Mode.SERVER else "value"
     dotted = _with_dots(name).replace("$.", f"{source}.json.")  # a JSONPath
     meant = dotted if recognise(dotted, mode) else _closest_placeholder(dotted, mode)
