@@ -15,7 +15,8 @@ from amqtt_rest_bridge.admin.evidence import MASKED_BYTES, Evidence
 from amqtt_rest_bridge.admin.problems import Problems
 from amqtt_rest_bridge.admin.runs import Run, outcome_of
 from amqtt_rest_bridge.engine.needs import Outcome
-from amqtt_rest_bridge.lot.model import MessageProperties
+from amqtt_rest_bridge.lot.model import Message, MessageProperties
+from amqtt_rest_bridge.times import rfc3339
 
 MOST_BYTES: Final = 16 << 20
 MOST_FAILURES: Final = 100
@@ -197,6 +198,21 @@ class KeptRuns:
             return reversed(list(self._runs.values()))
         own = [run for (name, _), part in self._parts.items() if name == route for run in part.values()]
         return iter(sorted(own, key=lambda run: run.run.time, reverse=True))
+
+    def replayed_failure(self, route: str, event: str, message: Message) -> str | None:
+        """Return the newest failure of an event with the message that was replayed, None if it is not kept.
+
+        A failure payload has the time of its message in milliseconds; topic and time are those of one message.
+        """
+        found = (
+            kept.run.id
+            for kept in self.newest(route)
+            if kept.is_failure
+            and (kept.run.event, kept.topic) == (event, message.topic)
+            and rfc3339(kept.timestamp) == rfc3339(message.timestamp)
+            and kept.run.retry_outcome not in (Outcome.SUCCEEDED, Outcome.RETRYING)
+        )
+        return next(found, None)
 
     def unsent(self, route: str | None, code: str | None = None) -> list[KeptRun]:
         """Return the failures of a route, or all, that have not been sent again, the newest first."""

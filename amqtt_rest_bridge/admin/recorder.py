@@ -165,11 +165,15 @@ class RunRecorder:
     def note_call(self, run: CallRun) -> None:
         """Note a call that has ended, or a failed attempt that another one follows."""
         name, is_refused = (run.route.name, run.event.name), run.outcome is Outcome.REFUSED
-        failure, url = run.failure, run.url
+        failure, url, retry_of, run_id = run.failure, run.url, run.retry_of, self._ids.of(run.key, *name)
+        if retry_of is None and run.message.sent_again is not None:  # it was replayed
+            retry_of = self.kept.replayed_failure(*name, run.message)
+            if retry_of is not None and run.outcome is not Outcome.RETRYING:
+                self.kept.begin_retry(retry_of, run_id)
         if url is not None and len(url) > LONGEST_URL:
             url = masker_of(run.route).address(url)[:LONGEST_URL]
         noted = NotedRun(run.route, Run(
-            run.time, _KINDS.get(run.outcome, "call"), self._ids.of(run.key, *name), *name,
+            run.time, _KINDS.get(run.outcome, "call"), run_id, *name,
             loggable(run.message.topic), run.event.method.value, url, run.status,
             None if failure is None else failure.code.value,
             None if failure is None else failure.message,
@@ -177,7 +181,7 @@ class RunRecorder:
             None if is_refused else run.attempted,
             None if is_refused else _milliseconds(run.took),
             None if is_refused else max(0.0, _milliseconds(run.waited)),
-            run.attempts, run.retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
+            run.attempts, retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
         self._remember(noted)
         if (counts := self._counts.get(name)) is None:
@@ -187,7 +191,7 @@ class RunRecorder:
             return
         counts.add_call(run)
         is_kept = failure is not None or self._capture is Capture.ALL
-        if is_kept or run.retry_of is not None:
+        if is_kept or retry_of is not None:
             shown, message = self._without_secrets(noted), run.message
             has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
             evidence = call_evidence(run) if has_evidence else None
@@ -197,7 +201,9 @@ class RunRecorder:
                 self.problems.add_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
             self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
-        self._note_retry(run.retry_of, run.outcome, run.time)
+        self._note_retry(retry_of, run.outcome, run.time)
+        if retry_of is not None and run.retry_of is None:
+            self.kept.end_retry(retry_of)
         self.forget_call(run.number)
 
     def forget_call(self, number: int) -> None:

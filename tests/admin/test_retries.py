@@ -327,3 +327,30 @@ def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_o
         (route,) = admin.get("/api/routes").json["routes"]
         waited = [run["waited_ms"] for run in runs(admin)]
         assert (route["messages"]["failed"], max(waited) < 60_000) == (3, True)
+
+
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
+    target: Recorder, tmp_path: Path, hosting: Hosting
+) -> None:
+    target.answer = lambda _: (422, b"")
+    file, once = tmp_path / "failures.jsonl", ("--yes", "--rate", "1000/s")
+    with hosting(client_route(target.url, event='WITH FAILURE_PAYLOAD "true"'), admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        for number in range(2):
+            client.publish(f"orders/{number}", b"1")
+        file.write_text("\n".join(client.message()[1].decode() for _ in range(2)))
+        names = {json.loads(line)["id"] for line in file.read_text().splitlines()}
+        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        client.messages(2)
+        assert {run["retry_of"] for run in runs(admin, "?outcome=failed")[:2]} == names, "they failed again"
+        target.answer = lambda _: (200, b"{}")
+        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        client.messages(2)
+        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
+        failed = runs(admin, "?outcome=failed")
+        assert (len(failed), {run["retry_outcome"] for run in failed}) == (4, {"succeeded"})
+        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        client.messages(2)
+        (newest, *_) = runs(admin)
+        assert (newest["outcome"], newest["retry_of"]) == ("succeeded", None), "nothing was left to mend"
