@@ -1,6 +1,6 @@
-"""Why an attempt has failed: libcurl's codes and texts to `CallError`, with what an operator checks next.
+"""Why an attempt has failed: libcurl's codes and texts become a `CallError`, whose hint says what to check next.
 
-Pure. `where` is an origin, never a path or query: those may hold what a payload brought.
+Pure. `where` is an origin, never a path or query, which may hold a part of a payload.
 """
 
 import os

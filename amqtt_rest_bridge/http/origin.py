@@ -1,6 +1,6 @@
-"""Where a request goes: origins (RFC 9110 section 4.3), targets of redirects, and the proxy on the way.
+"""Where a request goes: origins (RFC 9110 section 4.3), targets of redirects, and the proxy on the way. Pure.
 
-Pure; used when a client is made and for each redirect, never for each request.
+`client` uses it when it is made and for each redirect, not for each request.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""TLS of outgoing requests: which certificates are trusted and which one is shown, as options and for libcurl.
+"""TLS of outgoing requests: which certificates a route trusts, which one it shows, and libcurl's settings for both.
 
-Files are read here and handed to libcurl as bytes, so that a file that goes while it is in use stays in use, and one
-that changes is used for the next connection.
+Files are read here and passed to libcurl as bytes. The contents of a file that is removed stay in use; a file that has
+changed is used for the next connection.
 """
 
 import functools
@@ -23,7 +23,7 @@ Identity = tuple[str, int, int, int]
 Settings = tuple[tuple[int, Any], ...]
 """Options of a libcurl handle with their values."""
 
-# Where systems keep their authorities: libcurl's wheel knows the place of the system that it was built on.
+# Where systems keep their authorities. The wheel of libcurl only knows the place of the system that it was built on.
 _AUTHORITIES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  # Red Hat, Fedora

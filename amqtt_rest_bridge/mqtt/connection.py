@@ -4,8 +4,8 @@
 packets end with their connection, and an acknowledgement for an old connection cannot reach a message of a new one.
 Messages go to `intake` or `event_intake`; publications come from `publisher`.
 
-`packets` translates between bytes and packets; this module acts on the packets. Sections are those of MQTT 5.0. The
-packets of one iteration of the loop are written together, PUBACK to the plugin's endpoint every 3 ms at most.
+`packets` translates between bytes and packets; this module acts on the packets. Sections are those of MQTT 5.0. Packets
+are gathered for one write until an iteration of the loop adds none.
 
 Memory is bounded: for messages by `pause` and Receive Maximum, for publications by `can_publish`, which is False while
 too many are unacknowledged or the socket's buffer is full.

@@ -72,14 +72,6 @@ class MqttDelivery:
         """Keep the size of the first delivery: the message may come again with other properties."""
         self.size = self.received.size
 
-    def move(self, connection: MqttConnection, received: Publish) -> bool:
-        """Use the connection on which the message came again. Return False if `received` is another message."""
-        before = self.received
-        if (before.topic, before.payload) != (received.topic, received.payload):
-            return False
-        self.connection, self.received, self.came_after_drop = connection, received, self.is_dropped
-        return True
-
     def note_calls(self) -> None:
         """Set `is_shared` if several calls hold the message, besides its session, which holds it once."""
         self.is_shared = self.is_shared or self._holds > 2
@@ -160,8 +152,11 @@ class MessageSession(ConnectionUser):
             return False
         self.redelivered += 1
         known = None if received.packet_id is None else self.unacknowledged.get(received.packet_id)
-        if known is None or known.is_abandoned or not known.move(connection, received):
+        if known is None or known.is_abandoned:
             return False
+        if (known.received.topic, known.received.payload) != (received.topic, received.payload):  # another message
+            return False
+        known.connection, known.received, known.came_after_drop = connection, received, known.is_dropped
         if known.has_ended:
             self._acknowledge(known)
         return True

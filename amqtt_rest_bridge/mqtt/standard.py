@@ -1,6 +1,6 @@
-"""What MQTT 5.0 numbers (OASIS, 7 March 2019): types of packets, reason codes and properties. Tables only.
+"""The numbers of MQTT 5.0 (OASIS, 7 March 2019): types of packets, reason codes and properties. Tables only.
 
-Sections are those of that standard; what MQTT 3.1.1 has in their place is named after it.
+Sections are those of that standard. Names that end in `3_1_1` are what MQTT 3.1.1 has in their place.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Code(IntEnum):
 FAILURE: Final = 0x80
 """Reason codes from here on are failures, section 2.4."""
 REFUSES_PACKET: Final = frozenset({0x81, 0x82, 0x87, 0x90, 0x95, 0x99, 0x9A, 0x9B})
-"""Reason codes of a DISCONNECT that is about a packet which the broker was sent: the same packet ends the next one."""
+"""Reason codes of a DISCONNECT that refuses a packet of ours: the same packet would end the next connection, too."""
 REASONS: Final[Mapping[int, str]] = {
     0x00: "Success", 0x01: "Granted QoS 1", 0x02: "Granted QoS 2", 0x04: "Disconnect with Will Message",
     0x10: "No matching subscribers", 0x11: "No subscription existed", 0x18: "Continue authentication",

@@ -1,4 +1,4 @@
-"""MQTT over WebSockets (MQTT 5 section 6): what `MqttConnection` uses of a transport. The event loop only."""
+"""MQTT over WebSockets (MQTT 5 section 6), for `MqttConnection` as over a socket. The event loop only."""
 
 import asyncio
 from typing import Final
@@ -15,7 +15,7 @@ _LARGEST_FRAME: Final = 1 << 28  # as the largest packet
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Binary frames as a stream of bytes, for a protocol."""
+    """Sends and receives a stream of bytes in binary frames; it has the methods that `MqttConnection` calls."""
 
     def __init__(self, socket: ClientConnection, protocol: asyncio.Protocol) -> None:
         super().__init__({"socket": socket.transport.get_extra_info("socket")})
