@@ -19,26 +19,25 @@ import re
 import secrets
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.admin.figures import GroupNumbers
 from amqtt_rest_bridge.engine.client_mode import ClientMode
-from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
+from amqtt_rest_bridge.group.commands import MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, Notice, worker_status_topic
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
-from amqtt_rest_bridge.group.sessions import Capacities, MemberSession, Slot, Watches, plan
+from amqtt_rest_bridge.group.sessions import MemberSession, Watches
+from amqtt_rest_bridge.group.slots import OpenSlots, plan
 from amqtt_rest_bridge.lot.model import EventName, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
-from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.times import LineLimit, lease_time, woken
+from amqtt_rest_bridge.times import lease_time, woken
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
 from amqtt_rest_bridge.topics import loggable
 
@@ -47,9 +46,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.5  # how often leases are looked at
 _SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
 _DRAIN_SECONDS: Final = 1.5  # a stop waits so long for running requests; then it leaves the slots without any
-_SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
-_LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
 _LONGEST_HOST: Final = 40
 
 
@@ -296,122 +293,6 @@ class Member:
         self._slots.capacities.keeps_unserved = len(self.view.route_sets) > 1
         for intake in self._slots.intakes:
             intake.look_again()
-
-
-class OpenSlots:
-    """The slots that are open on this worker, those included that are being left.
-
-    Args:
-        settings: Those of the worker.
-        broker: Returns the broker's address; called before each connection.
-        leases: Grant the slots that are handed over.
-        own: Publishes the grants.
-        calls: Runs the calls of messages.
-        supervisor: Runs the connections.
-        changed: Set after each change.
-    """
-
-    def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], leases: Leases, own: MemberSession,
-        calls: ClientMode, supervisor: Supervisor, changed: asyncio.Event,
-    ) -> None:  # fmt: skip
-        self.by_number: dict[int, Slot] = {}
-        self.plan = plan((), settings.group)
-        """The sessions that the present routes need."""
-        self.commands: MqttCommands | None = None
-        """Takes commands while the first slot is open."""
-        self.may_connect = asyncio.Event()
-        """Set while sessions may connect: this worker hears its group."""
-        self.capacities = Capacities(int(settings.queue_bytes))
-        self.closed_counts = Counter[str]()
-        """The `redelivered` messages and `reconnects` of sessions that were closed."""
-        self._settings = settings
-        self._broker = broker
-        self._leases = leases
-        self._own = own
-        self._calls = calls
-        self._supervisor = supervisor
-        self._changed = changed
-        self._log_limits = defaultdict[str, LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
-
-    @property
-    def served(self) -> list[Slot]:
-        """Return the slots that are not being left."""
-        return [slot for slot in self.by_number.values() if not slot.is_leaving]
-
-    @property
-    def intakes(self) -> list[Intake]:
-        """Return the sessions of all slots."""
-        return [intake for slot in self.by_number.values() for intake in slot.intakes]
-
-    def open(self, number: int) -> None:
-        """Open the sessions of a slot; after a crash of its last holder ORDERED events wait for its requests."""
-        lease, group = self._leases.by_slot.get(number), self._settings.group
-        has_crashed = lease is not None and lease.waits
-        waits = self.plan.ordered_seconds if has_crashed else 0.0
-        more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
-        if not has_crashed:
-            log.info("slot %d of group %s is taken here", number, group)
-        elif self._log_limits[f"adopted {number}"].count():
-            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
-        slot = self.by_number[number] = Slot(
-            self._broker, self._settings, number, self._calls.offer, self.capacities, self._supervisor,
-            self.may_connect, asyncio.get_running_loop().time() + waits,
-        )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._use, slot))
-        if self.commands is not None and number == FIRST_SLOT:
-            self.commands.begin()
-
-    async def _use(self, slot: Slot) -> None:
-        await slot.use(self.plan)
-        for intake in list(slot.intakes):
-            await intake.client.tried.wait()
-        self._changed.set()
-
-    def lose(self, slot: Slot) -> None:
-        """Leave a slot that another worker has taken."""
-        if self._log_limits[f"lost {slot.number}"].count():
-            log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
-        self.leave(slot, hands_over=False)
-
-    def leave(self, slot: Slot, *, hands_over: bool) -> None:
-        """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
-        slot.is_leaving = True
-        slot.drop(shared=not hands_over)
-        self._calls.withdraw()
-        leave = self._hand_over if hands_over else self._close
-        self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
-
-    async def _hand_over(self, slot: Slot) -> None:
-        """Leave a slot once its running requests, and all calls of messages for several events, have ended.
-
-        Messages for several events are dropped if they have not ended after the longest REQUEST_TIMEOUT; the next
-        holder then repeats those of their calls that had ended. A stop of the worker waits for 1.5 s only.
-        """
-        if not await slot.ended(self.plan.seconds + _SLACK_SECONDS):
-            slot.drop(shared=True)
-            self._calls.withdraw()
-        await self.close_and_grant(slot)
-
-    async def close_and_grant(self, slot: Slot) -> None:
-        """Close the sessions of a slot, then publish the lease of the next holder, which connects only after that."""
-        is_drained = not slot.held
-        await self._close(slot)
-        notice = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
-        if notice is not None:
-            self._own.publish(notice)
-        self._changed.set()
-
-    async def _close(self, slot: Slot) -> None:
-        """Close the sessions of a slot on this worker; the broker keeps them for the next holder."""
-        if self.commands is not None and slot.number == FIRST_SLOT:
-            await self.commands.end()
-        for intake in slot.intakes:
-            self.closed_counts["redelivered"] += intake.redelivered
-            self.closed_counts["reconnects"] += intake.client.reconnects
-        await slot.close()
-        self.by_number.pop(slot.number, None)
-        self._changed.set()
 
 
 def worker_id() -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.group.sessions import plan
+from amqtt_rest_bridge.group.slots import plan
 from tests.support.doors import Hosting, doors
 from tests.support.http_recorder import Recorder
 from tests.support.route_text import load_text, messages
