@@ -68,9 +68,9 @@ def create_app(
     pages = Pages(library, address, cache, playground=playground)
     description = Reply(msgspec.json.encode(query.description()))
     resources = {
-        "/api/templates": Resource(answers.listed, cache=cache),
+        "/api/templates": Resource(answers.results, cache=cache),
         "/api/templates/{id_or_slug}": Resource(answers.template, cache=cache),
-        "/api/search": Resource(answers.searched, answers.posted, cache),
+        "/api/search": Resource(answers.results, answers.posted, cache),
         "/api/suggest": Resource(answers.suggestions, cache=cache),
         "/api/facets": Resource(answers.facets, cache=cache),
         "/openapi.json": Resource(lambda _req: description),
@@ -136,13 +136,9 @@ class Answers:
         self._base_url = base_url
         self._cache = cache
 
-    def listed(self, req: falcon.Request) -> Reply:
-        """Return the answer of GET /api/templates."""
-        return self._found(query.list_query(req.query_string), query.LIST_PATH)
-
-    def searched(self, req: falcon.Request) -> Reply:
-        """Return the answer of GET /api/search."""
-        return self._found(query.search_query(req.query_string), query.SEARCH_PATH)
+    def results(self, req: falcon.Request) -> Reply:
+        """Return the answer of GET /api/templates and /api/search."""
+        return self._found(query.search_query(req.path, req.query_string), req.path)
 
     def posted(self, req: falcon.Request) -> Reply:
         """Return the answer of POST /api/search: the results for the query in its body, JSON of at most 64 KiB."""

@@ -59,20 +59,14 @@ class Asked(NamedTuple):
     ignored: Sequence[str]
 
 
-def list_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/templates."""
-    given, ignored = _parameters(LIST_PATH, query_string)
-    if not given.get("q", "").strip(_BLANKS):
+def search_query(path: str, query_string: str) -> Asked:
+    """Read the query string of GET /api/templates or /api/search."""
+    given, ignored = _parameters(path, query_string)
+    if path == LIST_PATH and not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
         ignored = (*ignored, *(name for name in _ID_LISTS if given.get(name)))
         given |= dict.fromkeys(_ID_LISTS)
     return _asked(given.get("q", ""), given, given, ignored)
-
-
-def search_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/search."""
-    given, ignored = _parameters(SEARCH_PATH, query_string)
-    return _asked(given["q"], given, given, ignored)
 
 
 def page_query(query_string: str) -> TemplateQuery:

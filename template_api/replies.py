@@ -125,17 +125,15 @@ class ReplyCache:
                 while self._bytes > self._max_bytes or len(self._replies) > _CACHED_REPLIES:
                     self._bytes -= self._replies.popitem(last=False)[1][1]
         if reply.searched:
-            self._count_search(reply.searched, reply.total)
+            with self._lock:
+                self._searches += 1
+                self._empty_searches += not reply.total
+            if self._log_empty and not reply.total:
+                shown = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], reply.searched)
+                # Cut only now: a part of a secret would be a short word.
+                text = json.dumps(shown[:_LONGEST_LOGGED], ensure_ascii=False)
+                log.info("search without a result: %s", visible(text))
         return reply
-
-    def _count_search(self, text: str, total: int) -> None:
-        with self._lock:
-            self._searches += 1
-            self._empty_searches += not total
-        if not total and self._log_empty:
-            shown = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], text)
-            # Cut only now: a part of a secret would be a short word.
-            log.info("search without a result: %s", visible(json.dumps(shown[:_LONGEST_LOGGED], ensure_ascii=False)))
 
     def metrics(self) -> bytes:
         """Return the counts in Prometheus' text format, and whether searches are answered."""

@@ -1,8 +1,6 @@
 """The piece of a template that shows why it was found: escaped text with the words found in `<mark>`. Pure."""
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from html import escape
 from typing import Final
 
@@ -23,7 +21,9 @@ _MARKS: Final = re.compile(
 _FENCED: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _RUN: Final = re.compile(r"[^\W_]+")
 
-_Span = tuple[int, int]
+_BEGIN, _END = "\x01", "\x02"  # of a word found, until a text is HTML
+_MARKED: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]+){_END}")
+_UNMARKED: Final = dict.fromkeys(map(ord, (_BEGIN, _END)))
 
 
 def snippet(found: Found) -> str:
@@ -32,68 +32,61 @@ def snippet(found: Found) -> str:
     All is escaped but `<mark>` and `</mark>` around the words that `matched` lists, in whatever form they are there.
     """
     description = " ".join(found.summary.short_description.split())
-    return excerpt(found) or _marked(description, list(_spans(description, _sought(found))))
+    return excerpt(found) or _html(_window(_marked(found, description)))
 
 
 def excerpt(found: Found) -> str:
     """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
-    content, sought = found.summary.content[:_READ], _sought(found)
+    content = found.summary.content[:_READ]
 
     def unmarked(match: re.Match[str]) -> str:
         return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
 
     for text in (_FENCED.sub("\n", content), content):  # prose before code
-        plain = " ".join(_MARKS.sub(unmarked, text).split())
-        spans = list(_spans(plain, sought))
-        if spans:
-            return _marked(plain, spans)
+        marked = _marked(found, " ".join(_MARKS.sub(unmarked, text).split()))
+        if _BEGIN in marked:
+            return _html(_window(marked))
     return ""
 
 
 def marked_text(found: Found, text: str) -> str:
     """Return a whole text as HTML, with the words that `matched` lists in `<mark>`."""
-    return _between(text, sorted(_spans(text, _sought(found))), 0, len(text))
+    return _html(_marked(found, text))
 
 
-def _sought(found: Found) -> frozenset[str]:
-    return frozenset(stem(part) for word in found.matched for part in words(word.found))
+def _marked(found: Found, text: str) -> str:
+    """Return a text with marks around the words; in scripts without spaces, around pairs of characters."""
+    sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
+    known: dict[str, str] = {}
 
-
-def _spans(text: str, sought: frozenset[str]) -> Iterator[_Span]:
-    """Yield where the words are; of scripts without spaces, where the pairs of characters are."""
-    known: dict[str, list[str]] = {}
-    if not sought:
-        return
-    for run in _RUN.finditer(text):
+    def mark(run: re.Match[str]) -> str:
         written = run[0]
         if written not in known:
-            several = words(written)
-            hits = [word for word in several if stem(word) in sought]
-            known[written] = hits if len(several) > 1 else [written] * len(hits)
-        for hit in known[written]:
-            at = written.find(hit)
-            if at >= 0:
-                yield run.start() + at, run.start() + at + len(hit)
+            several, marked = words(written), written
+            for word in several:
+                if stem(word) in sought:
+                    hit = word if len(several) > 1 else written
+                    marked = marked.replace(hit, f"{_BEGIN}{hit}{_END}", 1)
+            known[written] = marked
+        return known[written]
+
+    plain = text.translate(_UNMARKED)
+    return _RUN.sub(mark, plain) if sought else plain
 
 
-def _marked(text: str, spans: list[_Span]) -> str:
-    begins = sorted(start for start, _ in spans)
-    # Where the window begins that has the most words.
-    densest = max(begins, key=lambda at: bisect_right(begins, at + _WINDOW) - bisect_left(begins, at), default=0)
+def _window(text: str) -> str:
+    """Return the part of a marked text that has the most marks, from word to word."""
+    begins = [match.start() for match in _MARKED.finditer(text)]
+    densest = max(begins, key=lambda at: text.count(_BEGIN, at, at + _WINDOW), default=0)
     begin = max(0, densest - _LEAD)
     if begin:
-        begin = text.find(" ", begin, begin + _LEAD) + 1 or begin
-    end = begin + _LENGTH
-    if end < len(text):
-        end = max(text.rfind(" ", begin, end), max((stop for _, stop in spans if stop <= end), default=begin)) or end
-        end = end if end > begin else begin + _LENGTH
-    return f"{'… ' if begin else ''}{_between(text, sorted(spans), begin, end)}{' …' if end < len(text) else ''}"
+        begin = text.find(" ", begin, densest) + 1 or densest
+    part = text[begin : begin + _LENGTH]
+    is_last = begin + _LENGTH >= len(text)
+    if not is_last:
+        part = part.rpartition(" ")[0] or part
+    return f"{'… ' if begin else ''}{part}{'' if is_last else ' …'}"
 
 
-def _between(text: str, spans: list[_Span], begin: int, end: int) -> str:
-    parts, at = [], begin
-    for start, stop in spans:
-        if at <= start and stop <= end:
-            parts += [escape(text[at:start]), "<mark>", escape(text[start:stop]), "</mark>"]
-            at = stop
-    return "".join([*parts, escape(text[at:end])])
+def _html(marked: str) -> str:
+    return _MARKED.sub(r"<mark>\1</mark>", escape(marked)).translate(_UNMARKED)

@@ -22,6 +22,7 @@ _PLACEHOLDER: Final = re.compile(
     r"|request_id)(?:[.|][^{}\n]{0,256})?\}"
 )
 _DEFAULT: Final = re.compile(r"\{(?:env|secret)\.[^{}|]*\|([^{}]*)\}")
+_FILLED: Final = re.compile(r"\{[^{}\s]+\}")
 _SEGMENT: Final = re.compile(r"\{[^{}/\n]{1,256}\}")
 _SIGNATURES: Final = {
     "slack": "X-Slack-Signature", "stripe": "Stripe-Signature", "standard-webhooks": "webhook-signature",
@@ -79,16 +80,12 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
         for route in routes_in(text) if len(found) < _MOST and left >= 0 else ():
             drawn = list(flows(route))
             found += drawn
-            has_samples = has_samples or any(map(_is_sample, route.credentials))
+            for credential in route.credentials:  # one that everybody can read, also as a default
+                plain = _DEFAULT.sub(r"\1", credential)
+                has_samples = has_samples or bool(plain and not _FILLED.search(plain))
             whole += len(drawn) == len(route.events)
         missing += max(0, defined_routes(text).count("REST_API") - whole)
     return Drawing(found, missing, has_samples)
-
-
-def _is_sample(credential: str) -> bool:
-    """Return whether a credential is one that everybody can read, also as a default."""
-    text = _DEFAULT.sub(r"\1", credential)
-    return bool(text) and not re.search(r"\{[^{}\s]+\}", text)
 
 
 def flows(route: WrittenRoute) -> Iterator[Flow]:
@@ -111,9 +108,10 @@ def flows(route: WrittenRoute) -> Iterator[Flow]:
 
 def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow:
     """Return what an event does that a message or its schedule triggers."""
-    given, address = event.settings, route.config["BASE_ADDRESS"].strip()
+    given, config = event.settings, route.config
+    address = config["BASE_ADDRESS"].strip()
     if "://" not in address and not address.startswith("{"):
-        address = f"{'https' if _switch(route.config, 'USE_SSL') else 'http'}://{address}"
+        address = f"{'https' if _switch(config, 'USE_SSL') else 'http'}://{address}"
     line = marked(f"{_method(event)} {address.rstrip('/')}/{given['ENDPOINT'].lstrip('/')}")
     steps = []
     if "SOURCE_TOPIC" in given:
@@ -125,24 +123,21 @@ def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow:
         envelope = given.get("RESPONSE_FORMAT", "").lower() == "envelope"
         what = "PAYLOAD" if "PAYLOAD" in given else "status, headers and body" if envelope else "the response's body"
         steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
-    body, payload, failed = (marked(given[n]) if n in given else None for n in ("BODY", "PAYLOAD", "ERROR_TOPIC"))
-    return Flow(event.name, steps, line, _headers_sent(route.config, event), payload, body, failed)
-
-
-def _headers_sent(config: Mapping[str, str], event: WrittenEvent) -> list[tuple[str, Markup]]:
-    """Return the headers of a request but those that every one has."""
     headers = [(name, marked(value)) for name, value in event.headers]
-    given = {name.lower() for name, _ in headers}
-    if "BODY" in event.settings and "content-type" not in given:
+    named = {name.lower() for name, _ in headers}
+    if "BODY" in given and "content-type" not in named:
         headers.append(("Content-Type", marked(config.get("DEFAULT_CONTENT_TYPE", "application/json"))))
-    if "authorization" not in given:
+    if "authorization" not in named:
         if "AUTHORIZATION" in config:
             headers.append(("Authorization", marked(config["AUTHORIZATION"])))
         elif {"USERNAME", "PASSWORD"} <= config.keys():
             headers.append(("Authorization", _made("Basic ", "USERNAME and PASSWORD")))
         elif "OAUTH2_TOKEN_URL" in config:
             headers.append(("Authorization", _made("Bearer ", f"a token of {config['OAUTH2_TOKEN_URL']}")))
-    return headers + _signature(event.settings)
+    body, payload, failed = (
+        marked(given[name]) if name in given else None for name in ("BODY", "PAYLOAD", "ERROR_TOPIC")
+    )
+    return Flow(event.name, steps, line, headers + _signature(given), payload, body, failed)
 
 
 def _taken(route: WrittenRoute, event: WrittenEvent) -> Flow:

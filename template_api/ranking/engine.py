@@ -7,8 +7,7 @@ may search in it at once.
 import ctypes
 import os
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -137,9 +136,14 @@ class Ranking:
         found = self._found(self._query(text, wanted, filters, since), wanted)
         order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
         begin = place or Place(offset)
-        page = self._page(found, wanted, order, begin, limit)
-        hits = tuple(self._hits(page[:limit], wanted))
-        ended = begin.after([hit.key for hit in hits]) if len(page) > limit else None
+        # Beside a place all are ordered: a template that was shown may be anywhere now.
+        ordered = self._ordered(
+            found, wanted, order, len(found) if begin.keys else max(begin.shown + limit + 1, _REORDERED)
+        )
+        at = {each.template.key: number for number, each in enumerate(ordered, 1)}
+        first = next((at[key] for key in reversed(begin.keys) if key in at), begin.shown)
+        hits = self._hits(ordered[first : first + limit], wanted)
+        ended = begin.after([hit.key for hit in hits]) if len(ordered) > first + limit else None
         return Ranked(hits, len(found), meaning.corrected, meaning.ignored, ended)
 
     def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
@@ -205,77 +209,59 @@ class Ranking:
         others = found[end:]
         return found[:end] + [one for one, row in zip(others, self._rows(others), strict=True) if row in having]
 
-    def _page(
-        self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, begin: Place, limit: int
-    ) -> list[_Candidate]:
-        """Return the `limit` templates after a place in their order, and one more where there is."""
-        # A template that was shown may be anywhere now.
-        count = len(found) if begin.keys else max(begin.shown + limit + 1, _REORDERED)
-        ordered = self._ordered(found, wanted, order, count)
-        at = {each.template.key: number for number, each in enumerate(ordered, 1)}
-        first = next((at[key] for key in reversed(begin.keys) if key in at), begin.shown)
-        return ordered[first : first + limit + 1]
-
     def _ordered(
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
-        """Return the first `count` templates in an order."""
+        """Return the first `count` templates in an order; of the best by relevance, titles decide it too."""
         end = len(found) if order is not Sort.RELEVANCE else min(count, len(found))
         while 0 < end < len(found) and found[end][0] == found[end - 1][0]:
             end += 1
         found = found[:end]
         rows = self._rows(found)
-        each = [_Candidate(score, row, self._templates[row]) for (score, _), row in zip(found, rows, strict=True)]
-        each.sort(key=_ORDERS[order])
-        return (self._reordered(each, wanted) if order is Sort.RELEVANCE and wanted else each)[:count]
-
-    def _reordered(self, best: list[_Candidate], wanted: Sequence[QueryWord]) -> list[_Candidate]:
-        """Return the candidates, the first of them in the order that their titles decide too."""
+        ordered = [_Candidate(score, row, self._templates[row]) for (score, _), row in zip(found, rows, strict=True)]
+        ordered.sort(key=_ORDERS[order])
+        if order is not Sort.RELEVANCE or not wanted:
+            return ordered[:count]
         query = " ".join(each.options[0].text for each in wanted)
         asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
-        for each in best[:_REORDERED]:
+        for each in ordered[:_REORDERED]:
             idfs = {term: self.vocabulary.idf(term) for term in each.template.terms}
             # How much of the title is asked for, 0 to 1, each of its words counting by its idf.
             covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
             bonus = 1 + _TITLE_BONUS * title_likeness(query, each.template.title)
             bonus *= 1 + _TITLE_COVERED_BONUS * covered
             top.append(each._replace(score=each.score * bonus))
-        return sorted(top, key=_ORDERS[Sort.RELEVANCE]) + best[_REORDERED:]
+        return [*sorted(top, key=_ORDERS[order]), *ordered[_REORDERED:count]]
 
-    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> Iterator[Hit]:
+    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> tuple[Hit, ...]:
+        """Return templates with their shares of the ideal score, and the words that they have."""
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        options = [[(option, option.terms) for option in each.options] for each in wanted]
-        had = self._terms_had(
-            [each.row for each in page], {term for each in options for _, needed in each for term in needed}
-        )
-        for candidate in page:
-            its_terms = had[candidate.row]
-            found = [
-                next((option for option, needed in each if its_terms.issuperset(needed)), None) for each in options
-            ]
-            both = zip(wanted, found, strict=True)
-            matched = [Word(each.typed, option.text, option.is_synonym) for each, option in both if option]
-            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
-            yield Hit(candidate.template.key, share, tuple(matched))
-
-    def _terms_had(self, rows: Sequence[int], terms: Collection[str]) -> Mapping[int, set[str]]:
-        """Return which of some terms each of some templates has, by its row.
-
-        A query gives each term a power of two as its score, so that the score of a template says which ones it has.
-        """
-        had: defaultdict[int, set[str]] = defaultdict(set)
-        several = list(terms)
-        these = (Occur.Must, unscored(any_of("row", rows)))
-        for start in range(0, len(several) if rows else 0, _BITS):
-            here = several[start : start + _BITS]
+        # A query gives each term a power of two as its score, so that the score of a template says which ones it has.
+        terms = list({term for each in wanted for option in each.options for term in option.terms})
+        bits = {term: 1 << number for number, term in enumerate(terms)}
+        had = {each.row: 0 for each in page}
+        for start in range(0, len(terms) if page else 0, _BITS):
+            here = terms[start : start + _BITS]
             flags = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(here)]
-            query = Query.boolean_query([these, *((Occur.Should, flag) for flag in flags)])
-            hits = self._searcher.search(query, len(rows), count=False).hits
+            shown = (Occur.Must, unscored(any_of("row", list(had))))
+            query = Query.boolean_query([shown, *((Occur.Should, flag) for flag in flags)])
+            hits = self._searcher.search(query, len(page), count=False).hits
             for (score, _), row in zip(hits, self._rows(hits), strict=True):
-                had[row].update(term for bit, term in enumerate(here) if int(score) >> bit & 1)
-        return had
+                had[row] |= int(score) << start
+        found = []
+        for candidate in page:
+            its = had[candidate.row]
+            options = [
+                next((one for one in each.options if all(its & bits[term] for term in one.terms)), None)
+                for each in wanted
+            ]
+            both = zip(wanted, options, strict=True)
+            matched = tuple(Word(each.typed, option.text, option.is_synonym) for each, option in both if option)
+            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
+            found.append(Hit(candidate.template.key, share, matched))
+        return tuple(found)
 
     def _rows(self, found: Sequence[_Found]) -> list[int]:
         rows = self._searcher.fast_field_values("row", [address for _, address in found])
