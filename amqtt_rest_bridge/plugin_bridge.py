@@ -168,29 +168,26 @@ class BridgeProcess:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _IN_USE_SECONDS
+        pids = {"main": os.getppid(), "bridge-0": os.getpid()}
+        settings, place = self._start.settings, _place(self._start.settings, self._start.address)
         while True:
             try:
-                return await self._load_once()
+                self._program = program = Program(
+                    settings, MqttPublisher(is_private=True), place, on_reload=self._report_loaded, pids=pids
+                )
+                if self._start.first is None:
+                    self._report_loaded(await program.load())
+                else:
+                    first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
+                    program.use_first(first, before=self._start.ports)
+                    self._report_loaded(None)
+                return program
             except InUseError:
                 self.release()
                 self._program = None
                 if loop.time() >= until:
                     raise
                 await asyncio.sleep(_AGAIN_SECONDS)
-
-    async def _load_once(self) -> Program:
-        pids = {"main": os.getppid(), "bridge-0": os.getpid()}
-        settings, place = self._start.settings, _place(self._start.settings, self._start.address)
-        self._program = program = Program(
-            settings, MqttPublisher(is_private=True), place, on_reload=self._report_loaded, pids=pids
-        )
-        if self._start.first is None:
-            self._report_loaded(await program.load())
-        else:
-            first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
-            program.use_first(first, before=self._start.ports)
-            self._report_loaded(None)
-        return program
 
     def _report_loaded(self, first: FirstLoad | None) -> None:
         if self._program is not None:

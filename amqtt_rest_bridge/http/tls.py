@@ -8,7 +8,6 @@ import functools
 import os
 import ssl
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -76,9 +75,19 @@ class TlsSettings:
         try:
             found = tuple(_identity(setting, path) for setting, path in self._options.files.items())
             if found != self._seen:
-                self._seen = found
-                check_files(self._options)
-                self._settings = tuple(_settings_of(self._options))
+                self._seen, options = found, self._options
+                check_files(options)
+                verify_host = 2 if options.verify else 0
+                settings: Settings = (pycurl.SSL_VERIFYPEER, int(options.verify)), (pycurl.SSL_VERIFYHOST, verify_host)
+                if options.ca_file:
+                    settings += ((pycurl.CAINFO_BLOB, Path(options.ca_file).read_bytes()),)
+                elif options.verify:
+                    settings += _system_authorities()
+                if options.client_cert_file:
+                    key_file = options.client_key_file or options.client_cert_file
+                    settings += ((pycurl.SSLCERT_BLOB, Path(options.client_cert_file).read_bytes()),)
+                    settings += ((pycurl.SSLKEY_BLOB, Path(key_file).read_bytes()),)
+                self._settings = settings
         except ConfigurationError as error:
             self._fault = str(error)
         if self._settings is None:
@@ -113,18 +122,6 @@ def check_files(options: TlsOptions) -> None:
             raise ConfigurationError(why) from error
     elif options.client_key_file:
         raise ConfigurationError("CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
-
-
-def _settings_of(options: TlsOptions) -> Iterator[tuple[int, Any]]:
-    yield pycurl.SSL_VERIFYPEER, int(options.verify)
-    yield pycurl.SSL_VERIFYHOST, 2 if options.verify else 0
-    if options.ca_file:
-        yield pycurl.CAINFO_BLOB, Path(options.ca_file).read_bytes()
-    elif options.verify:
-        yield from _system_authorities()
-    if options.client_cert_file:
-        yield pycurl.SSLCERT_BLOB, Path(options.client_cert_file).read_bytes()
-        yield pycurl.SSLKEY_BLOB, Path(options.client_key_file or options.client_cert_file).read_bytes()
 
 
 @functools.cache
