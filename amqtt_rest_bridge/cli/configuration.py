@@ -154,13 +154,13 @@ def section_of(
     elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[Section | None, list[Fault]]:  # fmt: skip
     """Return the settings of a dataclass, None if it cannot be built, and what does not fit; see `build`."""
-    built, misfits = build(kind, values)
+    built, wrong = build(kind, values)
     faults = [
-        configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in misfits
+        configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in wrong
     ]
     if built is None:
         return None, faults
-    invalid = frozenset(str(one.key) for one in misfits if one.key is not None)
+    invalid = frozenset(str(one.key) for one in wrong if one.key is not None)
     return Section(configuration, keys, built, frozenset(map(str, values)), invalid, elsewhere or {}), faults
 
 
@@ -197,9 +197,9 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
             hint = "write them as name: value, indented below it"
             faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
             continue
-        section, misfits = section_of(kind.Config, configuration, keys, settings)
+        section, found = section_of(kind.Config, configuration, keys, settings)
         plugins += [] if section is None else [section]
-        faults += misfits
+        faults += found
     if listed is not None and are_known and not any(map(of_broker.authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {of_broker.ANONYMOUS}, or one that checks passwords"
@@ -236,7 +236,8 @@ def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[Invalid
         for key in values
         if key not in members
     ]
-    invalid += [found for name in members if name in values and (found := _misfit(name, types[name], values[name]))]
+    present = [name for name in members if name in values]
+    invalid += [found for name in present if (found := _check_member(name, types[name], values[name]))]
     wrong = {found.key for found in invalid}
     try:
         return dacite.from_dict(kind, {key: values[key] for key in values if key not in wrong}, _STRICT), invalid
@@ -246,7 +247,7 @@ def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[Invalid
         return None, [*invalid, InvalidValue(None, reason(error))]
 
 
-def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
+def _check_member(name: str, hint: Any, value: Any) -> InvalidValue | None:
     """Return why a value does not fit the type of its member, None if it does."""
     kinds = {hint, *get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}
     place, expected, found = name, hint, type(value)

@@ -126,12 +126,13 @@ class Playground:
                 trouble="Others try definitions at this moment. Try again in a few seconds.", is_busy=True
             )
         try:
-            return _judged(trial)
+            return _run_process(trial)
         finally:
             self._room.release()
 
 
-def _judged(trial: Trial) -> TrialResult:
+def _run_process(trial: Trial) -> TrialResult:
+    """Run a trial in a process of its own, and return its result, or why there is none."""
     # Of the environment it gets only where to import from: a definition must not read the broker's variables.
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUTF8": "1"}
     try:

@@ -168,7 +168,7 @@ def test_one_more_than_may_run_is_refused_at_once(monkeypatch: pytest.MonkeyPatc
         seen.append(busy.run(trial))
         return TrialResult()
 
-    monkeypatch.setattr(playground, "_judged", judged)
+    monkeypatch.setattr(playground, "_run_process", judged)
     assert not busy.run(Trial()).is_busy
     assert seen[0].is_busy
     busy.run(Trial())
