@@ -31,7 +31,7 @@ _Kind = tuple[str, str, int | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Counted:
+class _CountedProblem:
     """A problem as it is counted."""
 
     kind: _Kind
@@ -62,8 +62,8 @@ class Problems:
 
     def __init__(self) -> None:
         self._targets: dict[tuple[str, str], str] = {}  # by route and event
-        self._counted: dict[_Kind, _Counted] = {}
-        self.retrying: dict[int, _Counted] = {}
+        self._counted: dict[_Kind, _CountedProblem] = {}
+        self.retrying: dict[int, _CountedProblem] = {}
         """Calls that are tried again, by their number."""
 
     def use_routes(self, routes: Iterable[Route]) -> None:
@@ -119,7 +119,7 @@ class Problems:
         if counted is not None and counted.count > 1:
             counted.count -= 1
 
-    def _problem_of(self, failure: Run) -> _Counted | None:
+    def _problem_of(self, failure: Run) -> _CountedProblem | None:
         """Return the problem that a failure was counted in, None if it has ended since."""
         target = self._targets.get((failure.route or "", failure.event or ""), "")
         counted = self._counted.get((failure.code or "", target, failure.status))
@@ -167,7 +167,7 @@ class Problems:
         ]
         return sorted(found, key=lambda one: (one.state == "resolved", -one.count))
 
-    def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:
+    def _add(self, run: Run, count: int, ended: str | None) -> _CountedProblem | None:
         """Count a run and return its problem, None if its event is gone; `ended` is the run's id if it has ended."""
         target = self._targets.get((run.route or "", run.event or ""))
         if target is None or run.code is None:
@@ -177,7 +177,7 @@ class Problems:
         if counted is None or counted.is_resolved:  # what fails after that begins another one
             if len(self._counted) >= _MOST:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
-            counted = self._counted[kind] = _Counted(kind, run.time, run.time)
+            counted = self._counted[kind] = _CountedProblem(kind, run.time, run.time)
         counted.count += count
         counted.last = run.time
         counted.message, counted.hint, counted.run = run.message, run.hint, ended or counted.run

@@ -135,7 +135,7 @@ class _Writer:
         self._text = text
         self._break = "\r\n" if re.match(r"[^\n]*\r\n", text) else "\n"
         self._written: list[str] = []
-        self._line: list[str] = []
+        self._line: list[str] = []  # the open one
         self._began = 0  # where the first word of the open line is in the text
         self._breaks = 0  # behind the last token
 
@@ -161,11 +161,12 @@ class _Writer:
         breaks, self._breaks = self._breaks, 0
         for number, token in enumerate(tokens):
             behind_comment = number > 0 and tokens[number - 1].kind == "line_comment"
-            if number == 0 and words:
+            if number == 0 and words:  # the first word
                 self._begin_line(token, LEVEL * statement.level, blank=breaks > 1)
             elif number > last and (token.breaks or not words):
-                # A comment has the column of the next statement, or of the deeper one if it is deeper itself. One of
-                # several lines keeps its column, as its other lines do.
+                # A comment on lines of its own, behind the words. It has the column of the next statement; if it is
+                # deeper than that, the column of the deeper of both statements. A comment of several lines keeps its
+                # column, as its other lines do.
                 indentation = self._indentation(token.offset)
                 if "\n" not in token.text:
                     deeper = indentation > (0 if following.verbatim else self._indentation(following.offset))
@@ -173,6 +174,7 @@ class _Writer:
                     indentation = LEVEL * max(levels)
                 self._begin_line(token, indentation, blank=token.breaks > 1)
             elif behind_comment or (token.breaks and (token.is_comment or number not in words[: statement.head])):
+                # A part of the value on a line of its own.
                 self._begin_line(token, LEVEL * (statement.level + 1), blank=False)
             else:
                 self._line += [self._gap(token), token.text]
@@ -180,6 +182,7 @@ class _Writer:
         self._breaks = self._text.count("\n", behind + len(tokens[-1].text) if tokens else behind, end)
 
     def _begin_line(self, token: _Token, indentation: int, *, blank: bool) -> None:
+        """Begin a line with a token, with `blank` behind an empty one."""
         self._end_line()
         if blank and self._written:
             self._written.append(self._break)
