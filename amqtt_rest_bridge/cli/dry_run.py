@@ -32,6 +32,7 @@ from amqtt_rest_bridge.lot.model import (
     Publication,
     Route,
 )
+from amqtt_rest_bridge.times import LoopClock
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 DESCRIPTION = """\
@@ -165,7 +166,7 @@ def _show_call(route: Route, event: ClientEvent, message: Message, *, send: bool
 
 async def _sent(route: Route, request: HttpRequest) -> HttpResponse:
     connect = partial(client_for, max_response_bytes=MAX_BYTES, environment=os.environ)
-    sender = sender_of(route.config, connect, time.monotonic)
+    sender = sender_of(route.config, connect, LoopClock())
     try:
         return await sender.send(request)
     finally:

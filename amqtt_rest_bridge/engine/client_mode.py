@@ -12,7 +12,7 @@ from typing import Final
 from amqtt_rest_bridge.engine.call import Common, RouteCalls
 from amqtt_rest_bridge.engine.event import PreparedRoute
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
-from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
+from amqtt_rest_bridge.engine.needs import Clock, Connects, Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages import prepare
@@ -196,19 +196,14 @@ class ClientMode:
         host = self._host
         keeps_client = before is not None and before.client is not None and before.route.config == route.config
         client = before.client if before is not None and keeps_client else None
-        client = client or sender_of(route.config, host.connect, host.clock.monotonic)
+        client = client or sender_of(route.config, host.connect, host.clock)
         events = {
-            event.name: prepare(
-                route, event, host.runs, max_body_bytes=host.limits.max_body_bytes, client=client,
-                keeps_messages=host.records is not None, time=host.clock.time, monotonic=host.clock.monotonic,
-                chance=host.chance, claims=self._claims,
-            )
-            for event in route.client_events
-        }  # fmt: skip
+            event.name: prepare(route, event, host, client=client, claims=self._claims) for event in route.client_events
+        }
         return PreparedRoute(route, events, client)
 
 
-def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], float]) -> Sends:
+def sender_of(config: RestApiConfig, connect: Connects, clock: Clock) -> Sends:
     """Return the client that sends the requests of a route; with OAuth2 it adds the access token.
 
     Raises:
@@ -217,4 +212,4 @@ def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], 
     client = connect(config, config.base_address or "")
     if config.oauth2_token_url is None:
         return client
-    return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, monotonic)
+    return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, clock)

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.engine.failures import (
     masker_for,
     response_without_secrets,
 )
-from amqtt_rest_bridge.engine.needs import Delivery, Outcome, Sends
+from amqtt_rest_bridge.engine.needs import Delivery, Host, Outcome, Sends
 from amqtt_rest_bridge.engine.requests import RequestBuilder, message_values, result_of
 from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
@@ -34,7 +34,6 @@ from amqtt_rest_bridge.lot.model import (
     Message,
     Publication,
     Route,
-    RunIds,
     RunKey,
     Try,
 )
@@ -244,19 +243,17 @@ class PreparedEvent:
         route: The route.
         event: One of its client events.
         stages: What its settings do to its calls, see `stages.prepare`.
-        runs: Makes the ids of calls.
-        max_body_bytes: A larger request body fails its call.
+        host: What the engine needs. Where it has records, messages of failed calls are kept: no payload is released.
         items: Makes the items of its batches; None without BATCH_SIZE.
         client: Sends its requests; None if the caller sends them.
-        keeps_messages: Whether messages of failed calls are kept; then no payload is released early.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
     """
 
     def __init__(
-        self, route: Route, event: ClientEvent, stages: Iterable[Stage], runs: RunIds, *, max_body_bytes: int,
-        items: "Items | None" = None, client: Sends | None = None, keeps_messages: bool = False,
+        self, route: Route, event: ClientEvent, stages: Iterable[Stage], host: Host, *,
+        items: "Items | None" = None, client: Sends | None = None,
     ) -> None:  # fmt: skip
         self.route = route
         self.client = client
@@ -274,13 +271,13 @@ class PreparedEvent:
         named = [name for text in (event.destination_topic, event.payload) if text is not None for name in text.names]
         self._needs_payload = (
             self.is_lossless
-            or keeps_messages
+            or host.records is not None
             or event.failure_payload
             or any(name.startswith(("payload", "value")) for name in named)
         )
-        self._runs = runs
+        self._runs = host.runs
         self._items = items
-        self._builder = RequestBuilder(route, event, max_body_bytes=max_body_bytes)
+        self._builder = RequestBuilder(route, event, max_body_bytes=host.limits.max_body_bytes)
         stages = tuple(stages)
         self._enters, self._befores = _hooks(stages, "enter"), _hooks(stages, "before")
         self._retries, self._afters = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after")
@@ -304,10 +301,8 @@ class PreparedEvent:
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
             for before in self._befores:
                 request = before(call, request)
-        except SkippedError as skipped:
-            return self._skip(call, skipped)
-        except CallError as error:
-            return self.judge(call, error)
+        except (SkippedError, CallError) as error:
+            return self._without_request(call, error)
         call.request, call.attempts.url = request, request.url
         if call.size >= LARGE and not self._needs_payload:
             call.message, call.has_payload = replace(call.message, payload=b""), False
@@ -319,10 +314,8 @@ class PreparedEvent:
             return None
         try:
             call.item = self._items.make(self._enter(call))
-        except SkippedError as skipped:
-            return self._skip(call, skipped)
-        except CallError as error:
-            return self.judge(call, error)
+        except (SkippedError, CallError) as error:
+            return self._without_request(call, error)
         return None
 
     def judge(self, call: Call, reply: HttpResponse | CallError) -> Verdict:
@@ -396,8 +389,11 @@ class PreparedEvent:
             enter(call, values)
         return values
 
-    def _skip(self, call: Call, skipped: SkippedError) -> Verdict:
-        return self._ended(call, Verdict(Outcome.SKIPPED, skipped=(skipped.code, skipped.message)))
+    def _without_request(self, call: Call, why: SkippedError | CallError) -> Verdict:
+        """Return the verdict on a call whose request was not built."""
+        if isinstance(why, CallError):
+            return self.judge(call, why)
+        return self._ended(call, Verdict(Outcome.SKIPPED, skipped=(why.code, why.message)))
 
     def _ended(self, call: Call, verdict: Verdict) -> Verdict:
         for after in self._afters:

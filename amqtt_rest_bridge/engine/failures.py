@@ -3,6 +3,7 @@
 Codes and hints are in `catalogue`, messages where their facts are known.
 """
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import Any, Final
@@ -108,24 +109,18 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
     That is the text of the body, or in JSON of its member `message`, `detail`, `error` or the like. HTML, JSON without
     such a member and binary bodies are left out. Secrets are masked before the text is cut.
     """
-    text = " ".join(masker.address(_error_text(response.body)).split())
+    text = ""
+    if len(response.body) <= _LARGEST:
+        with contextlib.suppress(UnicodeDecodeError):
+            text = response.body.decode()
+    with contextlib.suppress(ValueError, RecursionError):  # other text is taken as it is
+        text = _text_in(json.loads(text))
+    text = " ".join(masker.address(text).split())
     if not text or text.startswith("<"):
         return failure
     return CallError(
         failure.code, f"{failure.message}: {on_one_line(text, _LONGEST)}", failure.hint, unsent=failure.unsent
     )
-
-
-def _error_text(body: bytes) -> str:
-    if len(body) > _LARGEST:
-        return ""
-    try:
-        text = body.decode()
-        return _text_in(json.loads(text))
-    except UnicodeDecodeError:
-        return ""
-    except (ValueError, RecursionError):
-        return text
 
 
 def _text_in(value: object, depth: int = 0) -> str:

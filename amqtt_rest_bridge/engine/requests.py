@@ -31,7 +31,7 @@ from amqtt_rest_bridge.lot.model import (
     Route,
     values_of,
 )
-from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, place_of
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText, place_of
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues, ResponseBody, ResultValues
 from amqtt_rest_bridge.system import own_version
 
@@ -108,8 +108,11 @@ class RequestBuilder:
         headers = self._headers
         if headers is None:
             filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
-            if self._escaped is not None:
-                _check_type(filled, self._escaped)
+            for name, value in filled if self._escaped is not None else ():
+                # Else a value could end the JSON string or the form field that it is in.
+                if name.lower() == "content-type" and place_of(value) is not self._escaped:
+                    message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
+                    raise TYPE_OF_BODY.error(message, unsent=True)
             headers = (*self._leading, *filled, *self._trailing)
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
@@ -171,35 +174,26 @@ def _leading(authority: str, given: frozenset[str]) -> Pairs:
 
 
 def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Pairs:
-    """Return what follows HEADERS: content type and credentials, unless HEADERS has its own."""
+    """Return what follows HEADERS: content type and credentials, unless HEADERS has its own.
+
+    The credentials are AUTHORIZATION, or Basic (RFC 7617). `http.digest` makes a digest for each request.
+    """
     headers: list[tuple[str, str]] = []
     if has_body and "content-type" not in given:
         headers.append(("Content-Type", config.default_content_type))
-    authorization = _authorization(config)
+    username, authorization = config.username, config.authorization
+    is_basic = config.password is not None and config.auth_scheme is not AuthScheme.DIGEST
+    if authorization is None and username is not None and is_basic:
+        if ":" in username:
+            raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
+        authorization = basic_credentials(username, config.password or "")
     if authorization is not None and "authorization" not in given:
         headers.append(("Authorization", authorization))
     return tuple(headers)
 
 
-def _authorization(config: RestApiConfig) -> str | None:
-    """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2).
-
-    A digest is another one for each request; see `digest.RequestLogin`.
-    """
-    if config.authorization is not None:
-        return config.authorization
-    if config.username is None or config.password is None or config.auth_scheme is AuthScheme.DIGEST:
-        return None
-    if ":" in config.username:
-        raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
-    return basic_credentials(config.username, config.password)
-
-
 def has_own_authorization(request: HttpRequest) -> bool:
-    """Return whether a request is sent as it is.
-
-    One with an Authorization of the event's own HEADERS is.
-    """
+    """Return whether a request has an Authorization, of its route or of the event's own HEADERS: none is added then."""
     return bool(values_of(request.headers, "authorization"))
 
 
@@ -210,17 +204,6 @@ def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
     if config.oauth2_token_url is not None:
         return "Bearer"
     return "Digest" if config.auth_scheme is AuthScheme.DIGEST else None
-
-
-def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
-    """Refuse a body whose values were escaped for another kind of body than the Content-Type filled in announces.
-
-    Else a value could end the JSON string or the form field that it is in.
-    """
-    for name, value in filled:
-        if name.lower() == "content-type" and place_of(value) is not escaped:
-            message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
-            raise TYPE_OF_BODY.error(message, unsent=True)
 
 
 def result_of(
@@ -306,35 +289,19 @@ def trace_of(pairs: Iterable[tuple[str, str]]) -> Pairs:
         for own in ("traceparent", "tracestate", "baggage")
     )
     kept: list[tuple[str, str]] = []
-    if len(parents) == 1 and _is_parent(parents[0]):
+    parent = _PARENT.fullmatch(parents[0]) if len(parents) == 1 else None
+    if parent is not None and (parent[1] != "00" or parent[2] is None):  # later versions may say more
         kept.append(("traceparent", parents[0]))
-        if _is_state(state := ",".join(states)):
+        members = _members(state := ",".join(states))
+        keys = {match[1] for member in members if (match := _STATE_MEMBER.fullmatch(member)) is not None}
+        if 0 < len(members) <= 32 and len(keys) == len(members):  # each key once
             kept.append(("tracestate", state))
-    if _is_baggage(carrying := ",".join(baggage)):
+    carrying = ",".join(baggage)
+    items = [[part.strip(_SPACE) for part in member.split(";")] for member in _members(carrying)]
+    sound = [_BAGGAGE_MEMBER.fullmatch(one) and all(map(_BAGGAGE_PROPERTY.fullmatch, own)) for one, *own in items]
+    if 0 < len(items) <= 180 and all(sound):
         kept.append(("baggage", carrying))
     return tuple(kept)
-
-
-def _is_parent(value: str) -> bool:
-    match = _PARENT.fullmatch(value)
-    return match is not None and (match[1] != "00" or match[2] is None)  # later versions may say more
-
-
-def _is_state(value: str) -> bool:
-    members = _members(value)
-    matches = [_STATE_MEMBER.fullmatch(member) for member in members]
-    keys = {match[1] for match in matches if match is not None}
-    return 0 < len(members) <= 32 and len(keys) == len(members)  # each key once
-
-
-def _is_baggage(value: str) -> bool:
-    members = _members(value)
-    return 0 < len(members) <= 180 and all(map(_is_baggage_member, members))
-
-
-def _is_baggage_member(member: str) -> bool:
-    pair, *others = (part.strip(_SPACE) for part in member.split(";"))
-    return _BAGGAGE_MEMBER.fullmatch(pair) is not None and all(map(_BAGGAGE_PROPERTY.fullmatch, others))
 
 
 def _members(value: str) -> list[str]:

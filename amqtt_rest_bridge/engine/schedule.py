@@ -81,27 +81,25 @@ class Schedule:
 
     def use(self, routes: Iterable[Route]) -> None:
         """Use other routes; an event that keeps its name and interval keeps the time of its next run."""
-        before, self._entries = self._entries, {}
+        before, self._entries, now = self._entries, {}, self._clock.monotonic()
         for route in routes:
             for event in route.client_events:
-                if event.every is not None:
-                    name = (route.name, event.name)
-                    self._entries[name] = self._entry_of(before.get(name), float(event.every))
+                if event.every is None:
+                    continue
+                name, interval = (route.name, event.name), float(event.every)
+                entry = before.get(name)
+                if entry is None:
+                    entry = _Entry(interval, now + self._chance() * min(interval, _LONGEST_FIRST_DELAY))
+                elif entry.interval != interval:
+                    entry.due = max(now, entry.due - entry.interval + interval)  # counted from the last run
+                    entry.interval = interval
+                self._entries[name] = entry
         self._set_timer()
 
     def stop(self) -> None:
         """Run nothing more."""
         self._entries = {}
         self._set_timer()
-
-    def _entry_of(self, known: _Entry | None, interval: float) -> _Entry:
-        now = self._clock.monotonic()
-        if known is None:
-            return _Entry(interval, now + self._chance() * min(interval, _LONGEST_FIRST_DELAY))
-        if known.interval != interval:
-            known.due = max(now, known.due - known.interval + interval)  # counted from the last run
-            known.interval = interval
-        return known
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -117,14 +115,12 @@ class Schedule:
         for name, entry in list(self._entries.items()):
             if entry.due <= now:
                 entry.due += entry.interval * (math.floor((now - entry.due) / entry.interval) + 1)
-                if self._leads(name):
-                    self._begin(name, entry)
+                if not self._leads(name):
+                    continue
+                if entry.holds:
+                    log.info("route %s, event %s: not run again, as its last run has not ended", *name)
+                    continue
+                entry.hold()  # until the call has its own
+                self._run(name, Message(schedule_topic(*name), b"", self._clock.time()), entry)
+                entry.release()
         self._set_timer()
-
-    def _begin(self, name: EventName, entry: _Entry) -> None:
-        if entry.holds:
-            log.info("route %s, event %s: not run again, as its last run has not ended", *name)
-            return
-        entry.hold()  # until the call has its own
-        self._run(name, Message(schedule_topic(*name), b"", self._clock.time()), entry)
-        entry.release()

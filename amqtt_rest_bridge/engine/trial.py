@@ -64,7 +64,7 @@ def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
 
 def call_of(route: Route, event: ClientEvent, message: Message, *, key: str | None = None) -> Call:
     """Return the call of a message, to be begun and judged by `Call.event`; `key` is its Idempotency-Key."""
-    return _call(prepare(route, event, _RUNS, max_body_bytes=MAX_BYTES), message, key)
+    return _call(prepare(route, event, _host()), message, key)
 
 
 def try_call(route: Route, event: ClientEvent, message: Message, send: Send, *, key: str | None = None) -> Verdict:
@@ -79,7 +79,7 @@ def try_calls(
 
     Those of an event with BATCH_SIZE are one batch, with `BATCH_SPLIT` its halves too.
     """
-    prepared = prepare(route, event, _RUNS, max_body_bytes=MAX_BYTES, claims=Claims(_Keys()))
+    prepared = prepare(route, event, _host(), claims=Claims(_Keys()))
     calls = [_call(prepared, message, key) for message in messages]
     if event.batch_size is None:
         return [_try_once(call, send) for call in calls]
@@ -89,6 +89,10 @@ def try_calls(
     for first in range(0, len(together), event.batch_size):
         ended += _try_batch(joined(together[first : first + event.batch_size]), send)
     return ended
+
+
+def _host() -> Host:
+    return Host(_Broker(None), _connect, _Keys(), _Clock(0.0), lambda: _NO_SECONDS, runs=_RUNS)
 
 
 def _call(prepared: PreparedEvent, message: Message, key: str | None) -> Call:

@@ -303,6 +303,14 @@ class _Lines(logging.Handler):
         self._lines.append(record.getMessage())
 
 
+def host_of(max_body_bytes: int = 1000) -> Host:
+    """Return a host for parts of the engine that publish nothing and send nothing."""
+    clock = VirtualClock()
+    network = Network(clock)
+    limits = Limits(max_body_bytes=max_body_bytes)
+    return Host(Broker(), network.connect, Seen(clock), clock, lambda: 0.0, limits)
+
+
 class Rig:
     """Client mode between a broker and servers of the test."""
 

@@ -7,8 +7,8 @@ from amqtt_rest_bridge.engine.event import Call
 from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Breaker
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse, Message, RunIds
-from tests.engine.host import VirtualClock, parsed, text
+from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse, Message
+from tests.engine.host import VirtualClock, host_of, parsed, text
 
 DOWN = catalogue.TIMEOUT.error("too late")
 
@@ -22,7 +22,7 @@ class Target:
 
     def __init__(self, rule: BreakerRule) -> None:
         (route,) = parsed(text())
-        self._event = prepare(route, route.client_events[0], RunIds(), max_body_bytes=1000)
+        self._event = prepare(route, route.client_events[0], host_of())
         self.clock = VirtualClock()
         self.breaker = Breaker(self.clock, lambda _: None)
         self.breaker.change(self._event.target, rule)

@@ -20,11 +20,11 @@ from amqtt_rest_bridge.lot.model import (
     Method,
     RestApiConfig,
     Route,
-    RunIds,
     Signature,
 )
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
+from tests.engine.host import host_of
 
 
 class Built(NamedTuple):
@@ -69,7 +69,7 @@ def build(
     key: str | None = None,
     max_body_bytes: int = 1_000,
 ) -> Built:
-    prepared = prepare(Route("route", config), made, RunIds(), max_body_bytes=max_body_bytes)
+    prepared = prepare(Route("route", config), made, host_of(max_body_bytes))
     return begin(prepared, message, key)
 
 
@@ -294,7 +294,7 @@ def test_destination_is_filled() -> None:
 
 def test_prepared_event_gives_each_message_its_own_request() -> None:
     made = event(body="{payload}", headers=(("X", "1"),))
-    prepared = prepare(Route("route", CONFIG), made, RunIds(), max_body_bytes=99)
+    prepared = prepare(Route("route", CONFIG), made, host_of(99))
     messages = [structs.replace(MESSAGE, payload=b"%d" % number) for number in range(3)]
     assert [begin(prepared, message).request.body for message in messages] == [b"0", b"1", b"2"]
 

@@ -221,14 +221,14 @@ def test_call_is_retried_only_where_it_helps_and_does_no_harm(
 
 
 def test_delays_double_up_to_30_seconds() -> None:
-    assert [retries.backoff(n, lambda: 0.0) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert retries.backoff(10_000, lambda: 0.0) == 30
+    assert [retries.backoff(n, 0.0) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert retries.backoff(10_000, 0.0) == 30
 
 
 def test_jitter_adds_up_to_a_quarter_and_never_passes_30_seconds() -> None:
-    assert retries.backoff(1, lambda: 1.0) == 0.625
-    assert retries.backoff(3, lambda: 0.5) == 2.25
-    assert retries.backoff(7, lambda: 1.0) == 30
+    assert retries.backoff(1, 1.0) == 0.625
+    assert retries.backoff(3, 0.5) == 2.25
+    assert retries.backoff(7, 1.0) == 30
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_no_retry_after_asks_for_nothing() -> None:
 def test_delay_is_the_backoff_but_never_less_than_the_server_asks_for(
     answer: HttpResponse | None, attempt: int, seconds: float
 ) -> None:
-    assert retries.delay(attempt, answer, now=NOW, random=lambda: 0.0) == seconds
+    assert retries.delay(attempt, answer, now=NOW, chance=0.0) == seconds
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}  # of those that are registered
 _IGNORED: Final = Response("200 OK", _JSON, b'{"status": "ignored"}')
 _DUPLICATE: Final = Response("200 OK", _JSON, b'{"status": "duplicate"}')
-_MOST_KEPT: Final = 65_536  # bytes of an answer, for requests with the same DEDUPE_KEY
+_MOST_KEPT: Final = 65_536  # bytes of an answer, for requests with the same DEDUPE_KEY; else `_DUPLICATE` is kept
 _CONTROL_OR_SPACE: Final = re.compile("[\x00-\x20\x7f]")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
@@ -280,7 +280,7 @@ class ServerEndpoint:
         topic = event.destination_topic
         if topic is None:
             largest = shared.host.limits.max_response_bytes
-            self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock.monotonic)
+            self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock)
         self._topic = topic.source if topic is not None and topic.is_constant else topic
         self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
@@ -382,7 +382,9 @@ class ServerEndpoint:
                 kept = keeps.answer(key)
                 if kept is None:
                     answer = await self._send(request, publication, answer)
-                    keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
+                    short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
+                    kept = b"" if is_usual else msgpack.encode((short.status, short.headers, short.body))
+                    keeps.keep(key, float(self._event.dedupe_for), kept)
                 else:
                     request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
                     answer = _kept(kept) or self._answer or answer
@@ -487,12 +489,6 @@ def outcome_of(code: str) -> Outcome:
     if code in NOT_SERVED:
         return Outcome.FAILED
     return Outcome.UNANSWERED if code == SHUTTING_DOWN.code else Outcome.REFUSED
-
-
-def _keep(answer: Response) -> bytes:
-    """Return an answer as bytes to keep. An answer over 64 KiB is replaced by a short one."""
-    short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
-    return msgpack.encode((short.status, short.headers, short.body))
 
 
 def _kept(data: bytes) -> Response | None:

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
+from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.exchange import (
     HEADERS,
@@ -276,17 +277,17 @@ class ReadEvent:
         event: It has a `read_filter`.
         reads: Has the messages.
         max_response_bytes: A larger object is not answered.
-        monotonic: Returns seconds, for the heartbeats of streams.
+        clock: Times the heartbeats of streams.
     """
 
     def __init__(
-        self, route: Route, event: ServerEvent, reads: Reads, max_response_bytes: int, monotonic: Callable[[], float],
+        self, route: Route, event: ServerEvent, reads: Reads, max_response_bytes: int, clock: Clock,
     ) -> None:  # fmt: skip
         self.name: EventName = route.name, event.name
         self.definition: tuple[RestApiConfig, ServerEvent] = route.config, event
         self.reads = reads
         self.filter = event.read_filter or ""
-        self.monotonic = monotonic
+        self.clock = clock
         self._event = event
         self._largest = max_response_bytes
         self._shared: WeakValueDictionary[str, _Topic | _Topics] = WeakValueDictionary()  # those in use, by their names
@@ -297,7 +298,11 @@ class ReadEvent:
         topics = self._topics if topic is None else self._topics_of(topic)
         assert topics is not None  # noqa: S101  # the event has one topic, or the request has named it
         if self._event.stream:
-            return self._streamed(request, topics)
+            if request.method == "HEAD":
+                return Response("200 OK", HEADERS)
+            stream = CallerStream(self, topics, request.headers.get("last-event-id", ""))
+            self.reads.add_stream(stream)
+            return Response("200 OK", HEADERS, stream=stream)
         payload = topics.answer(self.reads.newest(self.filter))
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
         if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
@@ -311,13 +316,6 @@ class ReadEvent:
             topics = _Topics(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _Topic(topic)
             self._shared[topic] = topics
         return topics
-
-    def _streamed(self, request: Request, topics: "_Topic | _Topics") -> Response:
-        if request.method == "HEAD":
-            return Response("200 OK", HEADERS)
-        stream = CallerStream(self, topics, request.headers.get("last-event-id", ""))
-        self.reads.add_stream(stream)
-        return Response("200 OK", HEADERS, stream=stream)
 
 
 def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
@@ -480,7 +478,7 @@ class CallerStream:
         self._reads = reading.reads
         self.topics = topics
         self._wake: Callable[[], None] = lambda: None
-        self._pulse = Pulse(reading.monotonic)
+        self._pulse = Pulse(reading.clock.monotonic)
         self._has_ended = False
         newest = self._reads.newest(self.topic_filter)
         self._seen = topics.seen(newest, last_id)

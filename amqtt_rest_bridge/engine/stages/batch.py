@@ -112,7 +112,10 @@ class Batches:
             self._clock.later(event.batch_seconds, partial(self._time_over, event.name, batch))
         batch.append(call)
         self._bytes[event.name] += size
-        if len(batch) >= (event.batch_size or 1) or self._is_last(call):
+        most = event.batch_size or 1
+        # WHEN may have skipped others of its group, so the number of calls does not tell.
+        is_last_of_group = self._group(call) is not None and (call.key or "").endswith(f"{most - 1:04x}")
+        if len(batch) >= most or is_last_of_group:
             self.close(event.name)
 
     def close(self, event: str) -> None:
@@ -136,11 +139,6 @@ class Batches:
     def _group(self, call: Call) -> str | None:
         """Return what the keys of a group begin with, None for a call that can be in any batch."""
         return call.key[:-4] if self._has_groups and call.key is not None else None
-
-    def _is_last(self, call: Call) -> bool:
-        """Return whether a call is the last one of its group; WHEN may have skipped others of the group."""
-        size = call.event.event.batch_size or 1
-        return self._has_groups and call.key is not None and call.key.endswith(f"{size - 1:04x}")
 
     def _time_over(self, event: str, batch: list[Call]) -> None:
         if self._open.get(event) is batch:

@@ -91,7 +91,11 @@ class Breaker:
             if len(self._failures) == self._rule.failures and now - self._failures[0] <= self._rule.seconds:
                 self._failures.clear()
                 self.is_open, self._next_probe = True, now + self.workers * PROBE_SECONDS
-                self._on_change(_reason(self._rule, reply))
+                # The failures `target_down` that follow do not name the cause.
+                times = "once" if self._rule.failures == 1 else f"{self._rule.failures} times"
+                within = f"{times} within {self._rule.seconds} s"
+                last = str(reply.status) if isinstance(reply, HttpResponse) else reply.code.value
+                self._on_change(f"the breaker is open: the target failed {within}, the last time with {last}")
         if self.is_open and isinstance(reply, HttpResponse):
             self._next_probe = max(self._next_probe, now + (retry_after(reply, self._clock.time()) or 0.0))
 
@@ -136,13 +140,6 @@ class Breaker:
                 self._set_timer(PROBE_SECONDS)  # in case its source takes this call back meanwhile
                 call.resume(call)
                 return
-
-
-def _reason(rule: BreakerRule, reply: HttpResponse | CallError) -> str:
-    """Return why the breaker opens. The failures `target_down` that follow do not name the cause."""
-    times = "once" if rule.failures == 1 else f"{rule.failures} times"
-    last = str(reply.status) if isinstance(reply, HttpResponse) else reply.code.value
-    return f"the breaker is open: the target failed {times} within {rule.seconds} s, the last time with {last}"
 
 
 def _is_down(reply: HttpResponse | CallError) -> bool | None:

@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_dataclass
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_REFUSED
-from amqtt_rest_bridge.engine.needs import Sends, Turn
+from amqtt_rest_bridge.engine.needs import Clock, Sends, Turn
 from amqtt_rest_bridge.engine.requests import has_own_authorization
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.failures import describe_status
@@ -99,13 +98,13 @@ class AuthorizedClient:
         client: Sends to the server of the route.
         issuer: Sends to the server of OAUTH2_TOKEN_URL.
         config: Has the OAUTH2 settings.
-        monotonic: Returns monotonic seconds.
+        clock: Its monotonic time counts.
     """
 
-    def __init__(self, client: Sends, issuer: Sends, config: RestApiConfig, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Sends, issuer: Sends, config: RestApiConfig, clock: Clock) -> None:
         self._client = client
         self._issuer = issuer
-        self._monotonic = monotonic
+        self._clock = clock
         self._tokens = AccessTokens(config)
         self._fetching: asyncio.Task[str | CallError] | None = None
 
@@ -136,7 +135,7 @@ class AuthorizedClient:
         Raises:
             CallError: `oauth2_failed`.
         """
-        token = self._tokens.current(self._monotonic())
+        token = self._tokens.current(self._clock.monotonic())
         if token is not None:
             return token
         if self._fetching is None or self._fetching.done():
@@ -147,7 +146,7 @@ class AuthorizedClient:
         return fetched
 
     async def _fetch(self) -> str | CallError:
-        started, in_body = self._monotonic(), self._tokens.in_body
+        started, in_body = self._clock.monotonic(), self._tokens.in_body
         try:
             response = await self._issuer.send(self._tokens.request(in_body=in_body))
             if self._tokens.may_want_form(response):
@@ -175,7 +174,12 @@ def unsent(error: CallError) -> CallError:
 
 def _read_token(response: HttpResponse, started: float) -> _Token:
     """Return the token in an answer of the token server (RFC 6749 sections 5.1 and 5.2)."""
-    answer = _json_object(response.body)
+    try:
+        answer: Any = json.loads(response.body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        answer = {}
     if response.status >= 300:
         error = answer.get("error")
         named = f" ({error})" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
@@ -194,14 +198,6 @@ def _read_token(response: HttpResponse, started: float) -> _Token:
     if math.isnan(life):  # it would never be a good token, and each request would fetch another
         life = math.inf
     return _Token(token, started + max(life - _MARGIN_SECONDS, life * 0.9))
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _without_token(reason: str) -> str:

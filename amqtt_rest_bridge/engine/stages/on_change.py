@@ -4,12 +4,11 @@ Calls of one topic run one after the other (`order`), so that the end of the las
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Verdict
-from amqtt_rest_bridge.engine.needs import Outcome
+from amqtt_rest_bridge.engine.needs import Clock, Outcome
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 
@@ -23,13 +22,13 @@ class OnChange(Stage):
     Args:
         text: What is compared.
         seconds: After which the same text is sent again, None for never.
-        monotonic: Returns monotonic seconds.
+        clock: Its monotonic time counts.
     """
 
-    def __init__(self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float]) -> None:
+    def __init__(self, text: PlaceholderText, seconds: int | None, clock: Clock) -> None:
         self._text = text
         self._seconds = seconds
-        self._monotonic = monotonic
+        self._clock = clock
         self._last: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # by topic; the one sent last at the end
 
     def enter(self, call: Call, values: MessageValues) -> None:
@@ -38,7 +37,7 @@ class OnChange(Stage):
         last = self._last.get(digest(call.message.topic.encode()))
         if last is None or last[0] != call.change_digest:
             return
-        if self._seconds is None or self._monotonic() - last[1] < self._seconds:
+        if self._seconds is None or self._clock.monotonic() - last[1] < self._seconds:
             raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
@@ -46,7 +45,7 @@ class OnChange(Stage):
         if verdict is not None and verdict.outcome is Outcome.SUCCEEDED and call.change_digest is not None:
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)
-            self._last[topic] = call.change_digest, self._monotonic()
+            self._last[topic] = call.change_digest, self._clock.monotonic()
             if len(self._last) > MOST_TOPICS:
                 self._last.popitem(last=False)
 

@@ -3,7 +3,6 @@
 Only `TriedAgain` decides this. A call that waits for its next attempt holds no place of its route.
 """
 
-from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.engine.event import Call, Stage, Verdict
-from amqtt_rest_bridge.engine.needs import Outcome
+from amqtt_rest_bridge.engine.needs import Host, Outcome
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
 from amqtt_rest_bridge.times import Backoff
@@ -32,16 +31,14 @@ class TriedAgain(Stage):
     Args:
         route: The route of the event.
         event: Its RETRY_ON and METHOD count.
-        now: Returns Unix time in seconds.
-        random: Returns a number from 0 to 1.
+        host: Has the time, and chance.
     """
 
-    def __init__(self, route: Route, event: ClientEvent, now: Callable[[], float], random: Callable[[], float]) -> None:
+    def __init__(self, route: Route, event: ClientEvent, host: Host) -> None:
         self._retries = route.config.retries
         self._lossless = route.is_lossless
         self._event = event
-        self._now = now
-        self._random = random
+        self._host = host
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return `RETRYING` with the seconds to wait if a call is retried, else the given verdict.
@@ -55,7 +52,7 @@ class TriedAgain(Stage):
         outcome = failure if response is None else response
         if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
             return verdict
-        seconds = delay(call.attempts.count, response, now=self._now(), random=self._random)
+        seconds = delay(call.attempts.count, response, now=self._host.clock.time(), chance=self._host.chance())
         return replace(verdict, outcome=Outcome.RETRYING, seconds=seconds)
 
 
@@ -77,18 +74,18 @@ def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless:
     return outcome.code in _BEFORE_SENDING and (outcome.unsent or lossless)
 
 
-def delay(attempt: int, response: HttpResponse | None, *, now: float, random: Callable[[], float]) -> float:
+def delay(attempt: int, response: HttpResponse | None, *, now: float, chance: float) -> float:
     """Return the seconds to wait after so many attempts: the backoff, or Retry-After if that is longer."""
     asked = None if response is None else retry_after(response, now)
-    return max(backoff(attempt, random), asked or 0.0)
+    return max(backoff(attempt, chance), asked or 0.0)
 
 
-def backoff(attempt: int, random: Callable[[], float]) -> float:
+def backoff(attempt: int, chance: float) -> float:
     """Return the seconds to wait after so many attempts: 0.5, 1, 2, ... with jitter, 30 at most.
 
-    `random` returns a number from 0 to 1; the jitter is up to a quarter of the delay.
+    The jitter is up to a quarter of the delay, by `chance`, a number from 0 to 1.
     """
-    return min(_BACKOFF.longest, _BACKOFF.delay(attempt) * (1 + random() / 4))
+    return min(_BACKOFF.longest, _BACKOFF.delay(attempt) * (1 + chance / 4))
 
 
 def retry_after(response: HttpResponse, now: float) -> float | None:
