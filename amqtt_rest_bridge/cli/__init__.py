@@ -15,6 +15,8 @@ import functools
 import io
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -151,6 +153,14 @@ class Command(typer.core.TyperCommand):
             if choices and (meant := closest(choices[1], re.findall("'([^']*)'", choices[2]))):
                 error.message = f"{said} Did you mean '{meant}'?"
             raise
+
+
+def own_name() -> str:
+    """Return `rest-bridge` as its user writes it: with the path in front if a shell finds none, or another, by name."""
+    called, found = sys.argv[0], shutil.which("rest-bridge")
+    if Path(called).name != "rest-bridge" or (found and os.path.realpath(found) == os.path.realpath(called)):
+        return "rest-bridge"
+    return shlex.quote(called)
 
 
 def as_written(text: str) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count, own_name
 from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
@@ -83,9 +83,8 @@ def run(
     again = f", {'all' if mended == kept else mended} sent again and succeeded" if mended else ""
     print(f"{count(kept, 'failure')}{again}{still}")
     if kept > mended:
-        print(
-            "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again", file=sys.stderr
-        )
+        name = own_name()
+        print(f"hint: {name} failures show ID prints one whole, {name} retry ID sends it again", file=sys.stderr)
     return 0
 
 

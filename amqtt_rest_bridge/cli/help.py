@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from amqtt_rest_bridge.cli import own_name
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.lot.hints import explain_unknown_setting, hint_of_settings
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
@@ -44,7 +45,7 @@ def run(
         if not found:
             _, hint = explain_unknown_setting(setting, BlockKind.EVENT)
             if hint == hint_of_settings(BlockKind.EVENT):
-                hint = "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"
+                hint = f"{own_name()} help lists all; settings of the plugin are in the reference, under Configuration"
             print(f"rest-bridge help: unknown setting {on_one_line(setting)}\nhint: {hint}", file=sys.stderr)
             return 2
     if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from amqtt_rest_bridge.cli import own_name
 from amqtt_rest_bridge.errors import ConfigurationError, on_one_line
 
 DESCRIPTION = """\
@@ -58,7 +59,7 @@ def run(
     except ConfigurationError:
         Path(route).unlink()
         raise
-    print(f"wrote {route} and {test}\nrest-bridge check {route} && rest-bridge test {test}")
+    print(f"wrote {route} and {test}\n{own_name()} check {route} && {own_name()} test {test}")
     return 0
 
 

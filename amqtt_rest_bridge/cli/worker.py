@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import count
+from amqtt_rest_bridge.cli import count, own_name
 from amqtt_rest_bridge.cli.logs import LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault
@@ -166,7 +166,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", lis
             log.warning("the variable %s sets nothing: %s", name, meant)
     read = configuration.read(path)
     if not read.values.keys().isdisjoint(("listeners", "plugins")):
-        raise ConfigurationError(f"{path} is the configuration of a broker: it runs with rest-bridge serve -c {path}")
+        raise ConfigurationError(f"{path} is the configuration of a broker: it runs with {own_name()} serve -c {path}")
     sources: dict[str, str] = {}
     for one in _TEXTS:
         if one.name in options:

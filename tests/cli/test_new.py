@@ -60,3 +60,30 @@ def test_what_names_no_route_writes_nothing(name: str, folder: Path, capsys: pyt
 def test_a_kind_that_does_not_exist_is_wrong_usage(folder: Path) -> None:
     assert main(["new", "sever"]) == 2
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("called", "in_path", "written"),
+    [
+        pytest.param(".venv/bin/rest-bridge", "", ".venv/bin/rest-bridge", id="by its path, and not in PATH"),
+        pytest.param("my venv/rest-bridge", "", "'my venv/rest-bridge'", id="by a path with a space"),
+        pytest.param(".venv/bin/rest-bridge", "other", ".venv/bin/rest-bridge", id="another one is in PATH"),
+        pytest.param("other/rest-bridge", "other", "rest-bridge", id="the one in PATH"),
+        pytest.param("/usr/lib/python3/site-packages/amqtt_rest_bridge/__main__.py", "", "rest-bridge", id="a module"),
+    ],
+)
+def test_commands_to_run_next_are_written_as_this_one_was(
+    called: str,
+    in_path: str,
+    written: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = folder / "other/rest-bridge"
+    other.parent.mkdir()
+    other.touch(0o755)
+    monkeypatch.setenv("PATH", in_path and str(folder / in_path))
+    monkeypatch.setattr("sys.argv", [called])
+    assert main(["new"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"{written} check MyRoute.lot && {written} test MyRoute.test.yaml"
