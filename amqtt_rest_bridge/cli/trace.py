@@ -71,7 +71,7 @@ def line(run: Mapping[str, Any]) -> str:
     parts = [
         str(run.get("time"))[11:23],
         f"{run.get('kind'):<8}",
-        names or "-",
+        names or "(no route)",
         str(run.get("topic") or "-"),
         request,
         " ".join(str(run[key]) for key in ("status", "code") if run.get(key) is not None),

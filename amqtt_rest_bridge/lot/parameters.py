@@ -267,7 +267,12 @@ _CONFIG = (
         "CLIENT_KEY_FILE", Kind.FILE, _C, "its key, when it is not in the same file", '"client.key"',
         requires=(Rule("CLIENT_CERT_FILE"),),
     ),
-    Parameter("RETRIES", _INT, _C, "how often a failed request is tried again", "'5'", low=0, high=100),
+    Parameter(
+        "RETRIES", _INT, _C,
+        "how often a request is tried again after no connection, 429 or 503; GET, PUT, DELETE also after 502, 504 or a "
+        "broken connection",
+        "'5'", low=0, high=100,
+    ),
     Parameter(
         "SERVER_USERNAME", _TEXT, _S, "user name that callers must send", '"shop"',
         requires=(Rule("SERVER_PASSWORD", hint=_BASIC), _SERVER),
@@ -379,7 +384,10 @@ _EVENT = (
         "DEDUPE_FOR", Kind.DURATION, _B, "how long a DEDUPE_KEY is known", '"1d"',
         requires=(Rule("DEDUPE_KEY", strict=False),),
     ),
-    Parameter("RETRY_ON", Kind.STATUSES, _C, "retry these statuses too, for any method", '"500, 502-504"'),
+    Parameter(
+        "RETRY_ON", Kind.STATUSES, _C, "retry these statuses too, beside those of RETRIES, with any METHOD",
+        '"500, 502-504"',
+    ),
     Parameter(
         "HEADERS", Kind.HEADERS, _C, "headers of the request, in their order", 'ADD Accept "text/csv"', portable=True,
         placeholders=(Mode.CLIENT,),

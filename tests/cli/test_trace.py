@@ -144,4 +144,4 @@ def test_a_route_that_is_not_there_ends_the_command_with_the_name_that_was_meant
 
 def test_what_a_publisher_writes_cannot_forge_a_line() -> None:
     record = {"time": "2026-01-31T12:00:00.123Z", "kind": "message", "topic": "a\n12:00 forged\x1b[31m", "code": None}
-    assert line(record) == "12:00:00.123  message   -  a\\n12:00 forged\\x1b[31m"
+    assert line(record) == "12:00:00.123  message   (no route)  a\\n12:00 forged\\x1b[31m"
