@@ -244,9 +244,16 @@ async def publish(address: Address, publications: Sequence[Publication], seconds
 async def _is_mqtt_5(address: Address) -> bool:
     """Return whether a broker speaks MQTT 5; False too if it cannot be reached.
 
-    It is asked without credentials and properties: amqtt 0.12 reads a CONNECT of MQTT 5 that has any as the beginning
-    of a longer packet, and does not answer. A broker that refuses such a client does so in its version of MQTT.
+    Where the status of a route is published, the broker is amqtt, which logs a warning for each client of MQTT 5.
+
+    Any other broker is asked without credentials and properties: amqtt 0.12 reads a CONNECT of MQTT 5 that has any as
+    the beginning of a longer packet, and does not answer. A broker that refuses such a client does so in its version
+    of MQTT.
     """
+    with contextlib.suppress(BrokerUnavailableError):  # it may not allow the subscription
+        async with connected(address, [status_topic("+")]) as subscriber:
+            if await subscriber.receive(0) is not None:
+                return False
     session = ClientSession(f"rest-bridge-{uuid.uuid4().hex[:8]}", expiry=0, receive_maximum=65_535)
     connection = MqttConnection(replace(address, username=None, password=None), session, lambda *_: None)
     try:

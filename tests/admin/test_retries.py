@@ -331,11 +331,12 @@ def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_o
 
 @pytest.mark.parametrize("hosting", DOORS)
 def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
-    target: Recorder, tmp_path: Path, hosting: Hosting
+    target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     target.answer = lambda _: (422, b"")
     file, once = tmp_path / "failures.jsonl", ("--yes", "--rate", "1000/s")
-    with hosting(client_route(target.url, event='WITH FAILURE_PAYLOAD "true"'), admin_port=0) as host:
+    routes = client_route(target.url, event='WITH FAILURE_PAYLOAD "true"')
+    with hosting(routes, admin_port=0, status_seconds=30) as host:
         admin, client = admin_of(host), host.client("done/#")
         for number in range(2):
             client.publish(f"orders/{number}", b"1")
@@ -354,3 +355,4 @@ def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
         client.messages(2)
         (newest, *_) = runs(admin)
         assert (newest["outcome"], newest["retry_of"]) == ("succeeded", None), "nothing was left to mend"
+    assert "Invalid protocol" not in caplog.text, "amqtt was asked for MQTT 5"
