@@ -269,7 +269,7 @@ def main() -> None:
 
 
 def _place(settings: Settings, address: PrivateAddress) -> MakePlace:
-    return partial(PluginMember, settings.coreflux, lambda: address.address)
+    return partial(PluginMember, settings.coreflux, address)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.mqtt.values import Address
+from amqtt_rest_bridge.mqtt.values import Broker
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.signals import Signals, reloading_on_sighup
 
@@ -21,14 +21,12 @@ class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
-async def serve(
-    settings: WorkerSettings, broker: Callable[[], Address], signals: Signals, on_ready: Callable[[], None]
-) -> None:
+async def serve(settings: WorkerSettings, broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
     """Run a worker until a signal.
 
     Args:
         settings: Those of the worker, checked.
-        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        broker: Where to connect.
         signals: End it.
         on_ready: Called once it takes messages.
 
@@ -47,7 +45,7 @@ async def serve(
                 member = cast("Member", program.place)
                 log.info(
                     "ready: %s, with %d of %d slots of group %s, takes messages from %s",
-                    member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
+                    member.leases.worker, sum(member.slots), settings.slots, settings.group, broker.address.shown,
                 )  # fmt: skip
                 on_ready()
                 failing = asyncio.ensure_future(program.supervisor.broken())

@@ -142,17 +142,26 @@ def run(
 
             leave_no_core_file()
             given, address = _usable(config, options)
-
-            def broker() -> Address:
-                return replace(address, password=_password(given))  # which may change while the worker runs
-
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(worker.serve(given, broker, signals, logs.stop_holding))
+                runner.run(worker.serve(given, _ConfiguredBroker(given, address), signals, logs.stop_holding))
             status = 0
     except BridgeError as error:
         return report_failure(error, logs)
     logs.write_held()  # above INFO there may be no later record, which would write it
     return status
+
+
+class _ConfiguredBroker:
+    """The broker of the settings. Its password may change while the worker runs."""
+
+    def __init__(self, settings: WorkerSettings, address: Address) -> None:
+        self._settings = settings
+        self._address = address
+
+    @property
+    def address(self) -> Address:
+        """Return its address, with the password as it is now."""
+        return replace(self._address, password=_password(self._settings))
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", list[Fault]]:

@@ -8,7 +8,6 @@ killed before, the next client of the session executes and answers it. The event
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,7 +17,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
+from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
@@ -40,14 +39,14 @@ class MqttCommands(ConnectionUser):
     Args:
         live: The setting coreflux.
         session: The client that takes them.
-        broker: Returns the broker's address; called before each connection.
+        broker: Where to connect.
         publisher: Publishes answers, and what is retained.
         routes: Loads and runs the routes.
         gate: Has to be set before a connection is opened.
     """
 
     def __init__(
-        self, live: Coreflux, session: ClientSession, broker: Callable[[], Address], publisher: MqttPublisher,
+        self, live: Coreflux, session: ClientSession, broker: Broker, publisher: MqttPublisher,
         routes: RunsRoutes, gate: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)

@@ -20,7 +20,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from amqtt_rest_bridge.admin.figures import GroupNumbers
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.group.slots import OpenSlots, plan
 from amqtt_rest_bridge.lot.model import EventName, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError
+from amqtt_rest_bridge.mqtt.values import Broker, BrokerError
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
@@ -55,7 +55,7 @@ class Member:
 
     Args:
         settings: Those of the worker, checked.
-        broker: Returns the broker's address with the present password; called before each connection.
+        broker: Where to connect.
         publisher: Publishes notices.
         calls: Runs the calls of messages.
         watches: Takes the messages of read events and replies.
@@ -63,7 +63,7 @@ class Member:
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: MqttPublisher, calls: ClientMode,
+        self, settings: WorkerSettings, broker: Broker, publisher: MqttPublisher, calls: ClientMode,
         watches: Watches, supervisor: Supervisor,
     ) -> None:  # fmt: skip
         self.leases = Leases(

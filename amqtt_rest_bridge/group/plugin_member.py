@@ -19,7 +19,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -47,7 +47,7 @@ from amqtt_rest_bridge.mqtt.private import (
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
+from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import Coreflux
 from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
@@ -135,7 +135,7 @@ class PrivateSession(OwnSession):
     """The own session of the plugin's bridge, which also receives the messages of the broker process."""
 
     def __init__(
-        self, broker: Callable[[], Address], publisher: MqttPublisher, watches: Watches
+        self, broker: Broker, publisher: MqttPublisher, watches: Watches
     ) -> None:  # fmt: skip
         self.program: UsesBroker | None = None
         """Receives the messages of the broker process."""
@@ -174,7 +174,7 @@ class PluginMember:
 
     Args:
         coreflux: Who may command routes, None where commands are off.
-        broker: Returns the address of the endpoint; called before each connection.
+        broker: The endpoint.
         publisher: Publishes.
         calls: Calls the events.
         watches: Takes the messages of read events and replies.
@@ -184,7 +184,7 @@ class PluginMember:
     def __init__(
         self,
         coreflux: Coreflux | None,
-        broker: Callable[[], Address],
+        broker: Broker,
         publisher: MqttPublisher,
         calls: RunsEvents,
         watches: Watches,

@@ -11,7 +11,7 @@ worker's will goes out.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
-from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
+from amqtt_rest_bridge.mqtt.values import Broker, ClientSession, Subscription
 from amqtt_rest_bridge.times import lease_time
 
 _RECEIVE_MAXIMUM: Final = 1024
@@ -59,7 +59,7 @@ class OwnSession(ConnectionUser):
     """The connection that publishes, and that receives the messages for read events and replies.
 
     Args:
-        broker: Returns the broker's address; called before each connection.
+        broker: Where to connect.
         session: The client.
         publisher: Publishes while there is a connection.
         watches: Takes the messages of read events and replies.
@@ -67,7 +67,7 @@ class OwnSession(ConnectionUser):
     """
 
     def __init__(
-        self, broker: Callable[[], Address], session: ClientSession, publisher: MqttPublisher, watches: Watches,
+        self, broker: Broker, session: ClientSession, publisher: MqttPublisher, watches: Watches,
         always: Iterable[str],
     ) -> None:  # fmt: skip
         self.client = ReconnectingClient(broker, session, self)
@@ -147,7 +147,7 @@ class MemberSession(OwnSession):
     """
 
     def __init__(
-        self, broker: Callable[[], Address], group: str, leases: Leases, publisher: MqttPublisher, watches: Watches,
+        self, broker: Broker, group: str, leases: Leases, publisher: MqttPublisher, watches: Watches,
         noticed: asyncio.Event,
     ) -> None:  # fmt: skip
         self._presence = leases.farewell()

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.sessions import MemberSession
 from amqtt_rest_bridge.lot.model import EventName, OverloadPolicy, Route
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession
+from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.times import LineLimit, lease_time
@@ -132,7 +132,7 @@ class Slot:
     """One slot's sessions, open on this worker.
 
     Args:
-        broker: Returns the broker's address; called before each connection.
+        broker: Where to connect.
         settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
         offer: Takes messages; see `ClientMode.offer`.
@@ -144,7 +144,7 @@ class Slot:
 
     def __init__(
         self,
-        broker: Callable[[], Address],
+        broker: Broker,
         settings: WorkerSettings,
         number: int,
         offer: Offer,
@@ -256,7 +256,7 @@ class OpenSlots:
 
     Args:
         settings: Those of the worker.
-        broker: Returns the broker's address; called before each connection.
+        broker: Where to connect.
         leases: Grant the slots that are handed over.
         own: Publishes the grants.
         calls: Runs the calls of messages.
@@ -265,7 +265,7 @@ class OpenSlots:
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], leases: Leases, own: MemberSession,
+        self, settings: WorkerSettings, broker: Broker, leases: Leases, own: MemberSession,
         calls: ClientMode, supervisor: Supervisor, changed: asyncio.Event,
     ) -> None:  # fmt: skip
         self.by_number: dict[int, Slot] = {}

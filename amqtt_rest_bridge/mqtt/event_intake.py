@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from amqtt_rest_bridge import catalogue
@@ -28,7 +28,7 @@ from amqtt_rest_bridge.mqtt.intake import MessageSession, MqttDelivery, hops_of,
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import AGAIN, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.standard import Property
-from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
+from amqtt_rest_bridge.mqtt.values import Broker, ClientSession, Subscription
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -60,7 +60,7 @@ class EventIntake(MessageSession):
     """One session of the private endpoint.
 
     Args:
-        broker: Returns the address of the endpoint; called before each connection.
+        broker: The endpoint.
         session: The client; its Receive Maximum bounds what comes before it is acknowledged.
         calls: Calls the events.
         names: Events by subscription identifier, also those that a reload has removed or moved to another session.
@@ -69,7 +69,7 @@ class EventIntake(MessageSession):
 
     def __init__(
         self,
-        broker: Callable[[], Address],
+        broker: Broker,
         session: ClientSession,
         calls: RunsEvents,
         names: Mapping[int, EventName],

@@ -29,7 +29,7 @@ from amqtt_rest_bridge.mqtt.private import KEY, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import MOST_USER_BYTES, Properties, Property
-from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
+from amqtt_rest_bridge.mqtt.values import Broker, ClientSession, Subscription
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 
@@ -105,14 +105,12 @@ class MessageSession(ConnectionUser):
     """A session, and its messages that were not acknowledged, by packet id.
 
     Args:
-        broker: Returns the broker's address; called before each connection.
+        broker: Where to connect.
         session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
         gate: Has to be set before a connection is opened.
     """
 
-    def __init__(
-        self, broker: Callable[[], Address], session: ClientSession, gate: asyncio.Event | None = None
-    ) -> None:
+    def __init__(self, broker: Broker, session: ClientSession, gate: asyncio.Event | None = None) -> None:
         self.client_id = session.client_id
         self.held = 0  # messages whose calls have not all ended
         self.redelivered = 0  # messages that came with DUP
@@ -367,7 +365,7 @@ class Intake(MessageSession):
     """
 
     def __init__(
-        self, broker: Callable[[], Address], session: ClientSession, offer: Offer, slot: int, slots: int,
+        self, broker: Broker, session: ClientSession, offer: Offer, slot: int, slots: int,
         capacity: Capacity | None = None, gate: asyncio.Event | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip

@@ -7,14 +7,13 @@ A message session (`intake`, `event_intake`) has a client, and so has each other
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.standard import Code, Properties, Property
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError
+from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession, NoAnswerError
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.times import Backoff
 
@@ -56,14 +55,14 @@ class ReconnectingClient:
     """Keeps a client id connected.
 
     Args:
-        broker: Returns the broker's address and present password; called before each connection.
+        broker: Where to connect.
         session: Which client connects.
         user: Uses the connections.
         gate: Has to be set before `run` opens a connection.
     """
 
     def __init__(
-        self, broker: Callable[[], Address], session: ClientSession, user: ConnectionUser,
+        self, broker: Broker, session: ClientSession, user: ConnectionUser,
         gate: asyncio.Event | None = None,
     ) -> None:  # fmt: skip
         self.connection: MqttConnection | None = None
@@ -103,7 +102,7 @@ class ReconnectingClient:
 
     async def open(self) -> None:
         """Connect for the first time; raises `BrokerError`, also for a broker that lacks what a worker needs."""
-        address = self._broker()
+        address = self._broker.address
         user = self._user
         connection = self._opened = MqttConnection(address, self._session, user.receive, user.resume)
         shown = self._shown = address.shown

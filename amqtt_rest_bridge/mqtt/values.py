@@ -5,7 +5,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.addresses import in_url
@@ -41,6 +41,14 @@ class Address:
     def is_secure(self) -> bool:
         """Return whether the connection has to be TLS."""
         return self.shown.startswith(("mqtts:", "wss:"))
+
+
+class Broker(Protocol):
+    """The broker that the clients of a bridge connect to."""
+
+    @property
+    def address(self) -> Address:
+        """Return where the broker is, with the present password; read before each connection."""
 
 
 class BrokerError(BridgeError):

@@ -69,7 +69,7 @@ class Rig:
     def __init__(self, endpoint: PrivateEndpoint, client_id: str, *, is_lossless: bool) -> None:
         self.endpoint, self.calls = endpoint, Calls()
         session = ClientSession(client_id, 60, 100)
-        self.intake = EventIntake(lambda: endpoint.address, session, self.calls, NAMES, is_lossless=is_lossless)
+        self.intake = EventIntake(endpoint, session, self.calls, NAMES, is_lossless=is_lossless)
         self.intake.prepare(subscriptions(A, B, is_lossless=is_lossless), {A, B})
         self.running: asyncio.Task[None] | None = None
 

@@ -64,9 +64,7 @@ class Bridge:
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
         self.publisher, self.supervisor = MqttPublisher(is_private=True), Supervisor(lambda _: None)
-        self.member = PluginMember(
-            coreflux, lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor
-        )
+        self.member = PluginMember(coreflux, endpoint, self.publisher, self.calls, self.watched, self.supervisor)
         self.member.use_routes(routes)
 
     async def begin(self) -> None:

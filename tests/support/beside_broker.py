@@ -22,6 +22,7 @@ from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
+from tests.support.fixed_broker import FixedBroker
 from tests.support.forked import await_server
 from tests.support.waiting import SECONDS
 from tests.worker import mosquitto
@@ -113,7 +114,7 @@ class Host:
     async def _start(self, settings: WorkerSettings) -> Program:
         address = parse_url(settings.broker)
         assert address is not None
-        make = partial(Member, settings, lambda: address)
+        make = partial(Member, settings, FixedBroker(address))
         program = Program(settings, MqttPublisher(), make)
         try:
             await program.load()

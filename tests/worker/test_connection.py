@@ -20,6 +20,7 @@ from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession
 from tests.mqtt.scripted import CONNACK, message, run, run_connected
+from tests.support.fixed_broker import FixedBroker
 from tests.support.http_target import Peer
 from tests.worker.mosquitto import Mosquitto
 
@@ -39,6 +40,18 @@ class Nothing:
 
     def refuse(self, message: Message, failure: CallError) -> None:
         raise AssertionError(message)
+
+
+class ChangingPassword:
+    """A broker whose password is another one at each connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = replace(address, username="bridge")
+        self._passwords = iter(["first", "second"])
+
+    @property
+    def address(self) -> Address:
+        return replace(self._address, password=next(self._passwords))
 
 
 class Idle(ConnectionUser):
@@ -85,7 +98,7 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
             offered.put_nowait((message.payload, delivery))
 
         event = frozenset({("Route", "Event")})
-        intake = Intake(lambda: address, SESSION, offer, 0, 1)
+        intake = Intake(FixedBroker(address), SESSION, offer, 0, 1)
         intake.prepare([Feed("in", event)], event)
         await intake.client.open()
         running = asyncio.ensure_future(intake.client.run())
@@ -134,7 +147,7 @@ def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.
         peer.wait()
 
     async def use(address: Address) -> None:
-        client = ReconnectingClient(lambda: address, SESSION, Idle())
+        client = ReconnectingClient(FixedBroker(address), SESSION, Idle())
         await client.open()
         await client.close()
 
@@ -154,10 +167,7 @@ def test_the_password_is_read_again_before_each_connection() -> None:
             peer.wait()
 
     async def use(address: Address) -> None:
-        passwords = iter(["first", "second"])
-        client = ReconnectingClient(
-            lambda: replace(address, username="bridge", password=next(passwords)), SESSION, Idle()
-        )
+        client = ReconnectingClient(ChangingPassword(address), SESSION, Idle())
         running = asyncio.ensure_future(client.run())
         while len(connects) < 2:
             await asyncio.sleep(0.005)
@@ -231,7 +241,7 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
         leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=30, version="1", clock=0)
         known = asyncio.Event()
         address = Address("127.0.0.1", mosquitto.port, None, None, None, mosquitto.url)
-        session = MemberSession(lambda: address, "plant", leases, publisher, Nothing(), known)
+        session = MemberSession(FixedBroker(address), "plant", leases, publisher, Nothing(), known)
         await session.client.open()
         async with asyncio.timeout(10):
             while not leases.workers.is_connected:

@@ -18,6 +18,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
+from tests.support.fixed_broker import FixedBroker
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
 from tests.worker.test_start import reason_of, run
 
@@ -195,7 +196,7 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
         b = address(cluster, cluster.hosts[1])
         at_killed = Taker()
         session = ClientSession("plant-2", 3600, 100)
-        client = ReconnectingClient(lambda: address(cluster, "nodes.example"), session, at_killed)
+        client = ReconnectingClient(FixedBroker(address(cluster, "nodes.example")), session, at_killed)
         await client.open()
         async with (
             connected(b, ClientSession("publisher", 0, 10)) as (publisher, _),
