@@ -22,7 +22,7 @@ from template_api import query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.query import Asked, View
+from template_api.query import Asked
 from template_api.records import Page, Summary
 from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import snippet
@@ -167,11 +167,11 @@ class Answers:
         headers = query.result_headers(asked.ignored, page.corrected) | {"X-Total-Count": str(page.total)}
         following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
         if following and (path == query.LIST_PATH or wanted.text):
-            target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, asked.view)}"
+            target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, asked)}"
             if len(target) <= query.HEADER_LENGTH:
                 headers["Link"] = f'<{target}>; rel="next"'
-        document: dict[str, Any] = {"results": self._results(page, asked.view, path)}
-        if asked.view.meta:
+        document: dict[str, Any] = {"results": self._results(page, asked, path)}
+        if asked.meta:
             document["meta"] = {
                 "total": page.total,
                 "corrected": [{"from": word.typed, "to": word.found} for word in page.corrected],
@@ -181,7 +181,7 @@ class Answers:
             }
         return Reply(msgspec.json.encode(document), headers, kept=kept, searched=wanted.text, total=page.total)
 
-    def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
+    def _results(self, page: Page, asked: Asked, path: str) -> list[dict[str, Any]]:
         results = []
         for each in page.found:
             result = _members(each.summary, self._base_url)
@@ -193,10 +193,10 @@ class Answers:
                     else {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
                     for word in each.matched
                 ]  # fmt: skip
-            if view.highlight:
+            if asked.highlight:
                 result["snippet"] = snippet(each)
-            if view.fields is not None:
-                chosen = {*view.fields, "snippet"}  # which is there only where it was asked for
+            if asked.fields is not None:
+                chosen = {*asked.fields, "snippet"}  # which is there only where it was asked for
                 result = {name: value for name, value in result.items() if name in chosen}
             results.append(result)
         return results
@@ -224,7 +224,9 @@ class Answers:
         del members["broker_version"]
         members["content"] = template.summary.content
         members["notebooks"] = [
-            _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
+            {name: value for name, value in asdict(each).items() if value is not None}
+            | {"cells": msgspec.Raw(each.cells.encode())}
+            for each in template.notebooks
         ]
         return _reply({"template": members}, query.result_headers(query.unknown_names(req.query_string)))
 
@@ -244,11 +246,6 @@ class Answers:
 
 def _reply(document: object, headers: Mapping[str, str]) -> Reply:
     return Reply(msgspec.json.encode(document), headers)
-
-
-def _present(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the members that have a value."""
-    return {name: value for name, value in members.items() if value is not None}
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ one. Query strings are as WSGI hands them over (bytes as Latin-1).
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -43,20 +43,17 @@ _YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999, in microseconds since 1970."""
 
 
-class View(NamedTuple):
-    """How results are shown: with `meta` beside them, with a snippet each, only some members of each."""
+class Asked(NamedTuple):
+    """What a request asks for: which templates, and what it named that has no meaning here.
 
+    They are shown with `meta` beside them, with a snippet each, with only some members of each.
+    """
+
+    wanted: TemplateQuery
+    ignored: Sequence[str] = ()
     meta: bool = False
     highlight: bool = False
     fields: frozenset[str] | None = None
-
-
-class Asked(NamedTuple):
-    """What a request asks for: which templates, how they are shown, and what it named that has no meaning here."""
-
-    wanted: TemplateQuery
-    view: View
-    ignored: Sequence[str]
 
 
 def search_query(path: str, query_string: str) -> Asked:
@@ -86,13 +83,13 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
     return tuple(filter(None, _pairs(query_string)))
 
 
-def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B008  # immutable
-    """Return the query string of GET that asks for the same templates, shown alike."""
+def query_string(wanted: TemplateQuery, shown: Asked | None = None) -> str:
+    """Return the query string of GET that asks for these templates, shown as another request asks for."""
     lists = {name: ",".join(sorted(getattr(wanted, name))) for name in _ID_LISTS}
     since = "" if wanted.updated_since is None else (_EPOCH + wanted.updated_since * _MICROSECOND).isoformat()
     given = {
         "q": wanted.text,
-        "limit": wanted.limit,
+        "limit": wanted.limit if wanted.limit != DEFAULT_LIMIT else None,
         "offset": wanted.offset if wanted.offset <= _MOST_OFFSET else 0,
         "category_id": wanted.category_id,
         "difficulty": wanted.difficulty,
@@ -100,9 +97,9 @@ def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B0
         "exact": wanted.exact,
         "sort": wanted.sort if wanted.sort is not Sort.RELEVANCE else None,
         "updated_since": since.replace("+00:00", "Z"),
-        "meta": view.meta,
-        "highlight": view.highlight,
-        "fields": ",".join(sorted(view.fields or ())),
+        "meta": shown and shown.meta,
+        "highlight": shown and shown.highlight,
+        "fields": shown and ",".join(sorted(shown.fields or ())),
         "cursor": wanted.place and cursor_text(wanted),
     }
     return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
@@ -126,27 +123,21 @@ def body_query(body: bytes) -> Asked:
     return _asked(document["query"], document, filters or {}, ignored)
 
 
-def header_list(items: Iterable[str]) -> str:
-    """Return the value of a header that lists items: twenty and 4,096 characters at most."""
-    value = ""
-    for number, item in enumerate(items):
-        longer = f"{value}, {item}" if value else item
-        if number == _MOST_LISTED or len(longer) > HEADER_LENGTH - len(", ..."):
-            return f"{value}, ..."
-        value = longer
-    return value
-
-
 def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> dict[str, str]:
-    """Return the headers that name parameters without effect, and changed words, where there are any."""
-    names = dict.fromkeys(name[:_LONGEST_NAME] for name in ignored)
-    headers = {
-        "X-Ignored-Parameters": header_list(quote(name, safe="", errors="replace") for name in names),
-        "X-Search-Corrected": header_list(
-            f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected
-        ),
-    }
-    return {name: value for name, value in headers.items() if value}
+    """Return the headers that name parameters without effect, and changed words, where there are any.
+
+    A header lists twenty and has 4,096 characters at most.
+    """
+    names = dict.fromkeys(quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in ignored)
+    changed = [f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected]
+    headers = {}
+    for header, items in (("X-Ignored-Parameters", list(names)), ("X-Search-Corrected", changed)):
+        listed = ", ".join(items[:_MOST_LISTED])
+        if len(items) > _MOST_LISTED or len(listed) > HEADER_LENGTH - len(", ..."):
+            listed = f"{listed[: HEADER_LENGTH - len(', ...')].rpartition(', ')[0]}, ..."
+        if items:
+            headers[header] = listed
+    return headers
 
 
 def cursor_text(wanted: TemplateQuery) -> str:
@@ -194,8 +185,8 @@ def _asked(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ig
     )
     if options.get("cursor"):
         wanted = replace(wanted, place=_place(wanted, options["cursor"]))
-    shown = None if fields is None else frozenset(_items(fields))
-    return Asked(wanted, View(bool(options.get("meta")), bool(options.get("highlight")), shown), ignored)
+    chosen = None if fields is None else frozenset(_items(fields))
+    return Asked(wanted, ignored, bool(options.get("meta")), bool(options.get("highlight")), chosen)
 
 
 def _ids(given: str | Sequence[str] | None) -> frozenset[str]:

@@ -109,6 +109,7 @@ class Pages:
             known, counts = self._library.facets(), self._library.facet_counts(wanted)
         except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
             known, counts = {}, {}
+        first = replace(wanted, offset=0, place=None)
         following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
         begun = wanted.offset if wanted.place is None else wanted.place.shown
         reply = self._page(
@@ -116,11 +117,11 @@ class Pages:
             wanted=wanted,
             page=page,
             begun=begun,
-            facets=_facets(known, counts, wanted),
-            as_typed=_search_link(replace(_first_page(wanted), exact=True)),
-            kept=_kept_fields(wanted),
+            facets=_facets(known, counts, first),
+            as_typed=_search_link(replace(first, exact=True)),
+            kept=parse_qsl(query.query_string(replace(first, text="", exact=False))),  # filters and order
             next=following and _search_link(following),
-            first=begun and _search_link(_first_page(wanted)),
+            first=begun and _search_link(first),
             near=() if page.found or not known else self._library.near(wanted.text),
             all_of_text=_search_link(TemplateQuery(wanted.text)),
         )
@@ -189,12 +190,12 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
 
 
 def _facets(
-    known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], wanted: TemplateQuery
+    known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], first: TemplateQuery
 ) -> dict[str, Sequence[FacetValue]]:
-    """Return the facets of the results of `wanted` by their titles: the commonest values, and those chosen."""
+    """Return the facets of the results that begin with the page `first`: the commonest values, and those chosen."""
     found: dict[str, Sequence[FacetValue]] = {}
     for group, (title, member) in _FACETS.items():
-        current = getattr(wanted, member)
+        current = getattr(first, member)
         chosen = current if isinstance(current, frozenset) else {current}
         counted = [(counts.get(f"{member}:{each['id']}", 0), each) for each in known.get(group, ())]
         counted.sort(key=lambda value: -value[0])
@@ -204,7 +205,7 @@ def _facets(
             if is_chosen or (count and number < _MOST_VALUES):
                 toggled = chosen ^ {each["id"]} if chosen is current else None if is_chosen else each["id"]
                 changes: dict[str, Any] = {member: toggled}
-                link = _search_link(replace(_first_page(wanted), **changes))
+                link = _search_link(replace(first, **changes))
                 shown.append(FacetValue(each["name"], count, link, is_chosen))
         if shown:
             found[title] = shown
@@ -213,18 +214,7 @@ def _facets(
 
 def _search_link(wanted: TemplateQuery) -> str:
     """Return the query of a link to the page that shows these templates, "?" when it shows all."""
-    return "?" + urlencode([pair for pair in parse_qsl(query.query_string(wanted)) if pair[0] != "limit"])
-
-
-def _kept_fields(wanted: TemplateQuery) -> list[tuple[str, str]]:
-    """Return what a search from this page keeps, as fields of its form: filters and order."""
-    pairs = parse_qsl(query.query_string(replace(_first_page(wanted), text="", exact=False)))
-    return [pair for pair in pairs if pair[0] != "limit"]
-
-
-def _first_page(wanted: TemplateQuery) -> TemplateQuery:
-    """Return the query of the first page of the same search."""
-    return replace(wanted, offset=0, place=None)
+    return f"?{query.query_string(wanted)}"
 
 
 def _with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[tuple[str, Markup]]]]:

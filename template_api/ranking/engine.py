@@ -222,7 +222,7 @@ class Ranking:
         ordered.sort(key=_ORDERS[order])
         if order is not Sort.RELEVANCE or not wanted:
             return ordered[:count]
-        query = " ".join(each.options[0].text for each in wanted)
+        query = " ".join(text for each in wanted for text in each.options[0].words)
         asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
         for each in ordered[:_REORDERED]:
@@ -258,7 +258,7 @@ class Ranking:
                 for each in wanted
             ]
             both = zip(wanted, options, strict=True)
-            matched = tuple(Word(each.typed, option.text, option.is_synonym) for each, option in both if option)
+            matched = tuple(option.word(each.typed) for each, option in both if option)
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
             found.append(Hit(candidate.template.key, share, matched))
         return tuple(found)

@@ -50,15 +50,9 @@ class Option(NamedTuple):
         """The terms that a template must have."""
         return tuple(map(stem, self.words))
 
-    @property
-    def text(self) -> str:
-        """The words."""
-        return " ".join(self.words)
-
-    @property
-    def is_synonym(self) -> bool:
-        """Whether the list of synonyms has it."""
-        return self.origin is Origin.SYNONYM
+    def word(self, typed: str) -> Word:
+        """Return the word as typed with what was found for it."""
+        return Word(typed, " ".join(self.words), self.origin is Origin.SYNONYM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +87,8 @@ class Meaning:
             doubted = next((option for option in each.options if option.origin is Origin.DOUBTED), None)
             option = doubted if each.is_typed else each.options[0]
             if option is not None:
-                before = changed.get(each.typed)
-                found = f"{before.found} {option.text}" if before else option.text
-                changed[each.typed] = Word(each.typed, found, option.is_synonym)
+                word, before = option.word(each.typed), changed.get(each.typed)
+                changed[each.typed] = replace(word, found=f"{before.found} {word.found}") if before else word
         return tuple(changed.values())
 
 
