@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.runs import NotedRun, Run
-from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.exchange import STREAM_BEGINNING, Pulse, event_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -61,7 +61,7 @@ class Follower:
         self._wake: Callable[[], None] = lambda: None
         self._followers = followers
         self._filter = topic_filter
-        self._events: deque[bytes] = deque([RETRY])
+        self._events: deque[bytes] = deque([STREAM_BEGINNING])
         self._dropped = 0
         self._pulse = Pulse(time.monotonic)
 

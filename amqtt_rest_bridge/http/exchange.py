@@ -1,7 +1,6 @@
 """Requests and answers: the values that a port (`server`) and its application exchange.
 
-The application of server mode is `engine.server_mode`, that of the admin port `admin.app`. `event_of` and `Pulse` write
-server-sent events (WHATWG HTML section 9.2).
+The application of server mode is `engine.server_mode`, that of the admin port `admin.app`.
 """
 
 import asyncio
@@ -25,19 +24,6 @@ Labels = tuple[tuple[str, str], ...]
 """Of an answer: fields of its line in the access log."""
 
 RETRY_AFTER: Final[Headers] = (("Retry-After", "1"),)
-
-HEADERS: Final = (
-    ("Content-Type", "text/event-stream"),
-    ("Cache-Control", "no-store"),
-    ("X-Accel-Buffering", "no"),  # a proxy must not gather events
-    ("X-Content-Type-Options", "nosniff"),
-)
-RETRY: Final = b"retry: 2000\n\n"
-"""At the beginning: a browser connects again 2 s after the end."""
-
-_BEAT_SECONDS: Final = 15.0
-_BEAT: Final = b": still here\n\n"
-_LINE_BREAK: Final = re.compile("\r\n|\r|\n")
 
 
 class Caller:
@@ -221,6 +207,22 @@ SHUTTING_DOWN: Final = refuse(
     catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER
 )
 """The request came while the port closes."""
+
+
+# Server-sent events, WHATWG HTML section 9.2.
+
+STREAM_HEADERS: Final = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-store"),
+    ("X-Accel-Buffering", "no"),  # a proxy must not gather events
+    ("X-Content-Type-Options", "nosniff"),
+)
+STREAM_BEGINNING: Final = b"retry: 2000\n\n"
+"""With it a browser connects again 2 s after the end."""
+
+_BEAT_SECONDS: Final = 15.0
+_BEAT: Final = b": still here\n\n"
+_LINE_BREAK: Final = re.compile("\r\n|\r|\n")
 
 
 def event_of(text: str, number: str | None = None, name: str | None = None) -> bytes:

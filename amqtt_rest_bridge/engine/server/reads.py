@@ -25,8 +25,8 @@ from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.exchange import (
-    HEADERS,
-    RETRY,
+    STREAM_BEGINNING,
+    STREAM_HEADERS,
     Headers,
     Pulse,
     Request,
@@ -299,10 +299,10 @@ class ReadEvent:
         assert topics is not None  # noqa: S101  # the event has one topic, or the request has named it
         if self._event.stream:
             if request.method == "HEAD":
-                return Response("200 OK", HEADERS)
+                return Response("200 OK", STREAM_HEADERS)
             stream = CallerStream(self, topics, request.headers.get("last-event-id", ""))
             self.reads.add_stream(stream)
-            return Response("200 OK", HEADERS, stream=stream)
+            return Response("200 OK", STREAM_HEADERS, stream=stream)
         payload = topics.answer(self.reads.newest(self.filter))
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
         if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
@@ -483,7 +483,9 @@ class CallerStream:
         newest = self._reads.newest(self.topic_filter)
         self._seen = topics.seen(newest, last_id)
         first = topics.piece(newest, self._seen)
-        self._seen, self._first = (newest.number, RETRY) if first is None else (first.number, RETRY + first.written)
+        self._seen, self._first = (
+            (newest.number, STREAM_BEGINNING) if first is None else (first.number, STREAM_BEGINNING + first.written)
+        )
 
     def begin(self, wake: Callable[[], None]) -> None:
         """Begin."""
