@@ -1,6 +1,6 @@
 """The life of a call, from top to bottom: offered, admitted, its turn, its attempts, its end.
 
-    offer -> _admit -> _arrive -> _queue -> _run: _attempt -> _end
+    offer -> _admit -> _arrive -> _queue -> _run: _attempt -> its result is published, its message released
                 |                    ^               |
                 v refuse             +- _try_again <-+
 
@@ -10,8 +10,8 @@ room, behind another call of its line, to be examined, in an open batch, for a p
 its next attempt. Whatever keeps a call passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in
 place of its calls.
 
-A call ends in one of three ways: `_end`, with a verdict; `refuse`, as it was not admitted; `_leave_to_source`, as its
-source delivers the message again.
+A call ends in one of three ways. Most have a verdict: `_run` ends them, or `_end_without_place` where they send
+nothing. `refuse` ends a call that was not admitted; `_leave_to_source` one whose source delivers the message again.
 
 A call runs by the definition of its event that is in use when its first attempt begins. A lossless call, which may be
 tried without end, uses the present definition at each attempt.
@@ -248,15 +248,23 @@ class RouteCalls:
     # It has a place: an attempt, and what follows.
 
     async def _run(self, call: Call) -> None:
-        """Make an attempt of a call, and publish what came of it; or queue the call for its next attempt.
+        """Make an attempt of a call: then publish its result and release its message, or queue it for another attempt.
 
-        The place of the call is free before another attempt is queued.
+        A call is counted before its result is published. It has its place until the broker has acknowledged that, and
+        none while it waits for another attempt.
         """
         verdict = None
         try:
             verdict = await self._attempt(call)
             if verdict.outcome is not Outcome.RETRYING:
-                await self._end(call, verdict)
+                ended = self._count_end(call, verdict)
+                if verdict.publication is not None:
+                    publish = self._common.host.publisher.publish
+                    try:
+                        await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=call.mark)
+                    except PublicationRefusedError as refused:
+                        self._outcomes.note_unpublished(call.name, refused)
+                self._release_all(call, ended, published=verdict)
         except HeldError:
             pass  # the stage or source that keeps the call puts it back into the queue
         except Exception:
@@ -382,17 +390,6 @@ class RouteCalls:
             note(f"retry in {verdict.seconds:.1f} s")
 
     # It ends.
-
-    async def _end(self, call: Call, verdict: Verdict) -> None:
-        """Count a call that has ended, publish its result, and release its message."""
-        ended = self._count_end(call, verdict)
-        if verdict.publication is not None:
-            publish = self._common.host.publisher.publish
-            try:
-                await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=call.mark)
-            except PublicationRefusedError as refused:
-                self._outcomes.note_unpublished(call.name, refused)
-        self._release_all(call, ended, published=verdict)
 
     def _end_without_place(self, call: Call, verdict: Verdict) -> None:
         """Count a call that has ended, and release its message; its failure payload, if any, is published later."""

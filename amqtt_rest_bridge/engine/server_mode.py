@@ -237,7 +237,13 @@ class EndpointTable(Generic[T]):
     def __init__(self, entries: Iterable[tuple[str, str, T]]) -> None:
         patterns: dict[tuple[str | None, ...], _Pattern[T]] = {}
         for endpoint, method, target in entries:
-            segments, names = _parse(endpoint)
+            segments: tuple[str | None, ...] = ()
+            names: tuple[str, ...] = ()
+            for segment in endpoint[1:].split("/"):
+                if parameter := _PARAMETER.fullmatch(segment):
+                    segments, names = (*segments, None), (*names, parameter[1])
+                else:
+                    segments = (*segments, unquote_to_bytes(segment).decode(errors="replace"))
             pattern = patterns.setdefault(segments, _Pattern(segments))
             if method in pattern.targets:
                 raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; change one path")
@@ -302,20 +308,6 @@ class _Pattern(Generic[T]):
             elif expected != sent:
                 return None
         return values
-
-
-def _parse(endpoint: str) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
-    """Read an ENDPOINT: its segments decoded (None for a parameter), and the parameters' names."""
-    segments: list[str | None] = []
-    names: list[str] = []
-    for segment in endpoint[1:].split("/"):
-        parameter = _PARAMETER.fullmatch(segment)
-        if parameter:
-            segments.append(None)
-            names.append(parameter[1])
-        else:
-            segments.append(unquote_to_bytes(segment).decode(errors="replace"))
-    return tuple(segments), tuple(names)
 
 
 def _options_answer(allow: str, headers: Headers = ()) -> Response:

@@ -279,11 +279,20 @@ class WrongCredentials:
         self._limit = LineLimit(_LOG_SECONDS, clock.monotonic)
 
     async def delay(self, address: str, port: int, caller: Caller) -> Refusal | None:
-        """Count a wrong credential that came to a port, and wait where many came from its address.
+        """Count a wrong credential that came to a port; return a second later if many came from its address.
 
-        Returns what it is answered instead where too many wait.
+        Returns None, or what is answered in place of the refusal if too many wait already.
         """
-        if not self._count(_network(address), self._clock.monotonic()):
+        now, counted = self._clock.monotonic(), _network(address)
+        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
+            self._times.popitem(last=False)
+        if counted not in self._times and len(self._times) >= MOST_ADDRESSES:
+            counted = _OTHERS
+        times = self._times.setdefault(counted, deque(maxlen=FREE_GUESSES))
+        is_late = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
+        times.append(now)
+        self._times.move_to_end(counted)
+        if not is_late:
             return None
         if count := self._limit.count():
             text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
@@ -298,18 +307,6 @@ class WrongCredentials:
         finally:
             self._late.remove(caller)
         return None
-
-    def _count(self, address: str, now: float) -> bool:
-        """Count a guess; return whether its address had made enough of them before."""
-        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
-            self._times.popitem(last=False)
-        if address not in self._times and len(self._times) >= MOST_ADDRESSES:
-            address = _OTHERS
-        times = self._times.setdefault(address, deque(maxlen=FREE_GUESSES))
-        is_late = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
-        times.append(now)
-        self._times.move_to_end(address)
-        return is_late
 
 
 def _network(address: str) -> str:

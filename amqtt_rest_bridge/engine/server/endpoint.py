@@ -441,16 +441,27 @@ class ServerEndpoint:
         The cause of such a fault is logged and is not in the answer. If `instead` is given, it is the answer; the
         failure is noted all the same.
         """
-        if isinstance(failure, SkippedError):
-            request.skipped = failure.code, failure.message
-            return self._done(request, _IGNORED)
-        refusal = noted = _refusal_of(failure)
-        if refusal is None:
-            log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
-            refusal = FAILED
-            noted = refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
+        noted: Refusal | None = None  # if it is not the answer
+        match failure:
+            case SkippedError():
+                request.skipped = failure.code, failure.message
+                return self._done(request, _IGNORED)
+            case RequestRefusedError():
+                refusal = failure.refusal
+            case NoRoomError():
+                message = "The bridge has more requests than the broker can take; this one was not published"
+                refusal = overloaded(message)
+            case BrokerAwayError():
+                message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
+                refusal = refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
+            case PublicationRefusedError():
+                message = f"The MQTT broker does not take what this request publishes: {failure}"
+                refusal = refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
+            case _:
+                log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
+                refusal, noted = FAILED, refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
         answer = refused(instead or refusal, request.answer_headers, self._labels)
-        return self._noted(request, answer, outcome_of(refusal.code), noted)
+        return self._noted(request, answer, outcome_of(refusal.code), noted or refusal)
 
     def _noted(
         self, request: EventRequest, answer: Response, outcome: Outcome, refusal: Refusal | None,
@@ -463,22 +474,6 @@ class ServerEndpoint:
             )
         )  # fmt: skip
         return answer
-
-
-def _refusal_of(failure: Exception) -> Refusal | None:
-    """Return the answer to a request that was refused, or not published; None for a fault of our own."""
-    match failure:
-        case RequestRefusedError():
-            return failure.refusal
-        case NoRoomError():
-            return overloaded("The bridge has more requests than the broker can take; this one was not published")
-        case BrokerAwayError():
-            message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
-            return refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
-        case PublicationRefusedError():
-            message = f"The MQTT broker does not take what this request publishes: {failure}"
-            return refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
-    return None
 
 
 def outcome_of(code: str) -> Outcome:

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from amqtt_rest_bridge.lot.masking import masker_of
-from amqtt_rest_bridge.lot.model import NO_CONTENT, Method, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import NO_CONTENT, Method, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
-from amqtt_rest_bridge.lot.schemas import Schema
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.topics import NONCHARACTERS, has_wildcards
 
@@ -47,9 +46,17 @@ def describe(routes: Sequence[Route]) -> bytes:
     paths: dict[str, _Json] = {}
     schemes: _Json = {}
     for route in routes:
-        masker, security = masker_of(route), _security(route.config)
+        masker, config = masker_of(route), route.config
+        security: dict[str, _Json] = {}  # what callers may send, one of them, by its name
+        if config.server_username is not None or (config.username is not None and not config.enable_client):
+            security["password"] = {"type": "http", "scheme": "basic"}
+        if config.server_token:
+            security["token"] = {"type": "http", "scheme": "bearer"}
+        if config.server_token and config.server_token_header is not None:
+            name = re.sub("[^A-Za-z0-9_-]", "_", config.server_token_header)
+            security[f"token-{name}"] = {"type": "apiKey", "in": "header", "name": config.server_token_header}
         schemes |= security
-        for event in route.server_events if route.config.enable_server else ():
+        for event in route.server_events if config.enable_server else ():
             operation = _operation(route, event)
             if security:
                 operation["security"] = [{name: []} for name in security]
@@ -66,19 +73,6 @@ def describe(routes: Sequence[Route]) -> bytes:
     }
     # A schema may hold halves of surrogate pairs, which have no form in UTF-8 but their escapes.
     return json.dumps(document, indent=2).encode()
-
-
-def _security(config: RestApiConfig) -> dict[str, _Json]:
-    """Return what callers may send, one of them, by its name."""
-    found: dict[str, _Json] = {}
-    if config.server_username is not None or (config.username is not None and not config.enable_client):
-        found["password"] = {"type": "http", "scheme": "basic"}
-    if config.server_token:
-        found["token"] = {"type": "http", "scheme": "bearer"}
-    if config.server_token and config.server_token_header is not None:
-        name = re.sub("[^A-Za-z0-9_-]", "_", config.server_token_header)
-        found[f"token-{name}"] = {"type": "apiKey", "in": "header", "name": config.server_token_header}
-    return found
 
 
 def _operation(route: Route, event: ServerEvent) -> _Json:
@@ -124,7 +118,12 @@ def _parameters(event: ServerEvent) -> Iterator[_Json]:
 
 def _request_body(route: Route, event: ServerEvent) -> _Json:
     if event.schema_file is not None:
-        schema = _schema(f"{route.name}:{event.name}", event.schema_file)
+        (_, text), *others = event.schema_file.documents
+        schema = json.loads(text)
+        if others:  # their addresses are those of this machine
+            schema = {"description": "A JSON Schema of several files"}
+        elif isinstance(schema, dict):
+            schema = {"$id": f"urn:rest-bridge:{route.name}:{event.name}"} | schema
         return {"required": True, "content": {"application/json": {"schema": schema}}}
     used = [one for one, _ in _placeholders(event) if one.name.startswith("body.json")]
     if not used:
@@ -144,31 +143,18 @@ def _object(fields: Iterable[Sequence[str]]) -> _Json:
     return {"type": "object", "required": list(members), "properties": members}
 
 
-def _schema(name: str, schema: Schema) -> Any:
-    """Return a schema; one of several files, whose addresses are those of this machine, is not shown."""
-    (_, text), *others = schema.documents
-    document = json.loads(text)
-    if others or not isinstance(document, dict):
-        return {"description": "A JSON Schema of several files"} if others else document
-    return {"$id": f"urn:rest-bridge:{name}"} | document
-
-
 def _responses(event: ServerEvent) -> _Json:
-    if event.read_filter is None:
-        return _publishing_responses(event)
-    responses: _Json = {}
-    content: _Json = {name: {} for name in _ANY_TYPE}
+    """Return the good answers of an event, by status."""
     if event.stream:
-        content = {"text/event-stream": {"schema": {"type": "string"}}}
-    else:
-        responses["304"] = {"description": "Not modified: If-None-Match names the ETag"}
-        if has_wildcards(event.source_topic or ""):
-            content = {"application/json": {"schema": {"type": "object"}}}
-    responses["200"] = {"description": "What was published last", "content": content}
-    return dict(sorted(responses.items()))
-
-
-def _publishing_responses(event: ServerEvent) -> _Json:
+        content: _Json = {"text/event-stream": {"schema": {"type": "string"}}}
+        return {"200": {"description": "What was published last", "content": content}}
+    if event.read_filter is not None:
+        is_object = has_wildcards(event.source_topic or "")
+        content = {"application/json": {"schema": {"type": "object"}}} if is_object else dict(_ANY_TYPE)
+        return {
+            "200": {"description": "What was published last", "content": content},
+            "304": {"description": "Not modified: If-None-Match names the ETag"},
+        }
     if event.reply_topic is not None:
         return {"200": {"description": "The reply", "content": dict(_ANY_TYPE)}}
     published: _Json = {"description": "Published"}

@@ -77,7 +77,12 @@ class Breaker:
         """
         if self._rule is None or call.event.target != self._target:
             return
-        now, is_down = self._clock.monotonic(), _is_down(reply)
+        now = self._clock.monotonic()
+        is_down: bool | None = None  # the reply says nothing of the target
+        if isinstance(reply, HttpResponse):
+            is_down = reply.status in _GATEWAY
+        elif reply.code in _DOWN | _UP:
+            is_down = reply.code in _DOWN
         if self.is_open:
             if call is not self._probe:
                 return
@@ -140,12 +145,3 @@ class Breaker:
                 self._set_timer(PROBE_SECONDS)  # in case its source takes this call back meanwhile
                 call.resume(call)
                 return
-
-
-def _is_down(reply: HttpResponse | CallError) -> bool | None:
-    """Return whether a reply shows that the target is down; None where it does not tell."""
-    if isinstance(reply, HttpResponse):
-        return reply.status in _GATEWAY
-    if reply.code not in _DOWN | _UP:
-        return None
-    return reply.code in _DOWN
