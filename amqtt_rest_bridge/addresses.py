@@ -37,7 +37,7 @@ def why_not_bound(error: OSError, port: int, setting: str) -> str:
         setting: Which setting names it, such as `admin_port`.
     """
     # asyncio puts the address into strerror once more; a name that cannot be resolved has no errno of the system.
-    if error.errno is None or isinstance(error, socket.gaierror):
+    if error.errno is None or error.errno < 0 or isinstance(error, socket.gaierror):
         return (error.strerror or str(error)).partition(" (while")[0]
     why = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:

@@ -23,7 +23,7 @@ from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 
 if TYPE_CHECKING:
-    from template_api.sources import Reading
+    from template_api.sources.reading import Reading
 
 interrupts.raise_again()
 

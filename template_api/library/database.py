@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
@@ -166,7 +165,7 @@ def bring_up(session: Session) -> None:
         found = session.execute(sa.select(col(LibraryRow.schema_version))).scalar()
     if found is None:
         Table.metadata.create_all(connection)
-        session.add(LibraryRow(id=1, schema_version=SCHEMA_VERSION, version=1, identity=str(uuid4())))
+        session.add(LibraryRow(id=1, schema_version=SCHEMA_VERSION, version=1))
     elif found > SCHEMA_VERSION:
         raise StartError(
             f"the library's database has schema version {found}, this software supports up to {SCHEMA_VERSION}: "
@@ -196,7 +195,6 @@ def _upgrade(session: Session) -> None:
     library = session.exec(select(LibraryRow)).one()
     # Each template counts as changed at the upgrade, so that no change is missed.
     library.schema_version, library.version = SCHEMA_VERSION, library.version + 1
-    library.identity = library.identity or str(uuid4())
     last = ""
     while rows := session.exec(
         select(TemplateRow).where(TemplateRow.id > last).order_by(TemplateRow.id).limit(_AT_ONCE)

@@ -36,8 +36,10 @@ from template_api.library.models import (
     objects,
 )
 from template_api.records import FreeForm, Status
-from template_api.sources import NotebookSource, Reading, TemplateSource, read_synonyms, read_templates
 from template_api.sources.members import NamedSource
+from template_api.sources.reading import Reading, read_templates
+from template_api.sources.synonyms import read_synonyms
+from template_api.sources.template import NotebookSource, TemplateSource
 
 log = logging.getLogger(__name__)
 

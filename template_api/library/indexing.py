@@ -1,9 +1,9 @@
 """The search index follows the library, change by change.
 
-The index has the published templates of one library at one version. Each change of the library has a version of its
-own, so the index is updated with what has changed since its version; a new index starts empty at version 0. A new index
-is begun for another library, and when a backup is restored; after that the old index is searched until the new one is
-complete. Runs on one thread at a time; blocks on the database.
+The index has the published templates of the library at one version. Each change of the library has a version of its
+own, so the index is updated with what has changed since its version; a new index starts empty at version 0. One is also
+begun for a version before that of the index: a backup was restored. Runs on one thread at a time; blocks on the
+database.
 """
 
 import json
@@ -13,18 +13,18 @@ from functools import lru_cache
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 from sqlmodel import col
 
 from template_api.library.models import FILTERS, Deletion, LibraryRow, TemplateRow, columns, found_by, objects
 from template_api.ranking import Document, Prepared, Ranking, SearchIndex, Synonyms
 from template_api.records import FreeForm, Status, SynonymRule
-from template_api.sources import shipped_synonyms
+from template_api.sources.synonyms import shipped_synonyms
 
 log = logging.getLogger(__name__)
 
 _T = TemplateRow
-_LIBRARY = sa.select(*columns(LibraryRow.identity, LibraryRow.version, LibraryRow.synonyms))
+_LIBRARY = sa.select(*columns(LibraryRow.version, LibraryRow.synonyms))
 _CHANGED = sa.select(
     *columns(_T.id, _T.status, _T.published_at, _T.difficulty, _T.facets, _T.changed, _T.updated_at, _T.prepared)
 ).order_by(col(_T.changed))
@@ -61,50 +61,25 @@ class Indexer:
         self._engine = engine.execution_options(**one_state)
         self._rows = pace.rows
         self._index = SearchIndex()
-        self._library: str | None = None  # whose index that is
         self._version = 0  # of the library, that the index has
-        self._is_complete = False  # and is searched
         self.ranking: Ranking | None = None
         self.edition = 0
         self.objects: dict[str, FreeForm] = {}
 
     def work(self) -> bool:
-        """Do a part of what the index lacks; return whether something is left."""
+        """Put what changed first after the index's version; return whether something is left."""
         with self._engine.connect() as connection:
-            library, version, rules = connection.execute(_LIBRARY).one()
-            if library != self._library or version < self._version:
-                self._begin(library, version)
-            elif version == self._version:
+            version, rules = connection.execute(_LIBRARY).one()
+            if version == self._version:
                 return False
-            self._put_part(connection, version)
-        is_behind = bool(self._version < version)
-        if is_behind and not self._is_complete:
-            return True
-        self._index.commit()
-        if not self._is_complete:
-            self._is_complete = True
-            log.info("the search index is complete")
-        self.ranking = self._index.ranking.with_synonyms(synonyms_of(rules))
-        self.edition += 1
-        log.debug("library version %d is indexed", self._version)
-        return is_behind
-
-    def _begin(self, library: str, version: int) -> None:
-        """Begin a new index."""
-        if self._library == library:
-            restored = "library version %d after %d: a backup was restored, all is indexed again"
-            log.warning(restored, version, self._version)
-        elif self._library is not None:
-            self.ranking = None  # of other templates
-            self.edition += 1
-        self._index, self._library, self._version, self._is_complete = SearchIndex(), library, 0, False
-
-    def _put_part(self, connection: Connection, version: int) -> None:
-        """Put what changed first of all that has changed since the index's version."""
-        gone = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > self._version)
-        for key in connection.execute(gone).scalars():
-            self._index.remove(key)
-        rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._rows)).all()
+            if version < self._version:
+                log.warning("library version %d after %d: all is indexed again", version, self._version)
+                self._index, self._version, self.ranking = SearchIndex(), 0, None
+                self.edition += 1
+            gone = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > self._version)
+            for key in connection.execute(gone).scalars():
+                self._index.remove(key)
+            rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._rows)).all()
         for row in rows:
             if row.status != Status.PUBLISHED:
                 self._index.remove(row.id)
@@ -114,5 +89,14 @@ class Indexer:
             self._index.put(Document(row.id, texts, row.published_at, facets, row.updated_at))
             for member, name in FILTERS.items():
                 self.objects.update({f"{name}:{one['id']}": one for one in objects(row.facets, member)})
-        self._version = rows[-1].changed if len(rows) == self._rows else version
         log.debug("%d templates put", len(rows))
+        self._version = rows[-1].changed if len(rows) == self._rows else version
+        is_behind = bool(self._version < version)
+        if is_behind and self.ranking is None:  # searches wait until it is complete
+            return True
+        self._index.commit()
+        if self.ranking is None:
+            log.info("the search index is complete")
+        self.ranking = self._index.ranking.with_synonyms(synonyms_of(rules))
+        self.edition += 1
+        return is_behind

@@ -16,7 +16,7 @@ from template_api.library.database import connected, is_missing, opened, shown_u
 from template_api.library.importing import Report, import_templates, mark_changed, next_version
 from template_api.library.models import Deletion, FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
 from template_api.records import Status
-from template_api.sources import Reading, read_templates
+from template_api.sources.reading import Reading, read_templates
 
 
 def fill_empty_library(

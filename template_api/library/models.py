@@ -138,8 +138,8 @@ class LibraryRow(Table, table=True):
     """The single row with the versions of the schema and of the library.
 
     Every transaction that changes what readers can see adds one to `version`. `is_filling` is true while the first
-    import runs, and stays so when it is cut off. `identity` is a UUID that tells this library from one created again in
-    its place. `synonyms` is the JSON of the imported list of synonyms: a pair of lists for each of its entries.
+    import runs, and stays so when it is cut off. `synonyms` is the JSON of the imported list of synonyms: a pair of
+    lists for each of its entries.
     """
 
     __tablename__ = "library"
@@ -148,7 +148,6 @@ class LibraryRow(Table, table=True):
     schema_version: int
     version: int
     is_filling: bool = False
-    identity: str | None = None
     synonyms: str | None = None
 
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
 from contextlib import ExitStack, closing
 from logging.handlers import WatchedFileHandler
@@ -28,12 +27,11 @@ from template_api.config import DEFAULT_THREADS, Settings
 from template_api.errors import SettingsError, TemplateApiError
 from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
 from template_api.serving.supervisor import READY, listening_socket
-from template_api.sources import Reading
+from template_api.sources.reading import Reading
 
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0001
-_REPORT_SECONDS = 1.0  # between two lines of the log that say how far an import is
 _LIMITS: dict[str, Any] = {
     "connection_limit": 1000,  # below the 1,024 files that a process may usually have open
     "channel_timeout": 30,  # seconds after which a connection on which nothing moves is closed
@@ -82,7 +80,7 @@ def serve(
                 listening = opened.enter_context(socket.socket(fileno=socket_fd))
             else:
                 listening = opened.enter_context(listening_socket(settings.host, settings.port))
-            logger = _access_logger(access_log, opened)
+            logger = _access_logger(access_log)
             library = opened.enter_context(closing(_open_library(settings)))
             # A request takes the interpreter lock some ten times and waits so long each time for the thread that
             # indexes: with Python's 5 ms, the p99 of searches is three times as long while 1,000 templates are indexed.
@@ -144,17 +142,12 @@ class ApiServer:
 
 def _open_library(settings: Settings) -> TemplateLibrary:
     """Open the library; import `settings.library` first when it is empty."""
-    reported = time.monotonic()
 
     def observe(reading: Reading) -> None:
-        nonlocal reported
         for warning in reading.warnings:
             log.warning("%s", warning)
         for fault in reading.faults:
             log.error("%s", fault)
-        if time.monotonic() - reported >= _REPORT_SECONDS:
-            reported = time.monotonic()
-            log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
 
     if settings.library is not None:
         # A template that cannot be read is logged and does not keep the others from being served.
@@ -187,32 +180,16 @@ def _stop_at_end(link: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)  # which ends a process that has not begun to serve at once
 
 
-class _AccessFile(WatchedFileHandler):
-    """The file of the access log, which logrotate may move away; a full disk is logged once and harms no request."""
-
-    _has_failed = False
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # as logging has it
-        """Log why a line could not be written, the first time."""
-        if not self._has_failed:
-            self._has_failed = True
-            exc = sys.exc_info()[1]
-            log.error("access log %s cannot be written: %s", self.baseFilename, getattr(exc, "strerror", exc))
-
-    def close(self) -> None:
-        """Close the file; what could not be written is lost."""
-        with contextlib.suppress(OSError):
-            super().close()
-
-
-def _access_logger(target: str | None, opened: ExitStack) -> logging.Logger | None:
+def _access_logger(target: str | None) -> logging.Logger | None:
+    """Return the logger of requests; a full disk costs their lines, no more."""
     if target is None:
         return None
     try:
-        handler = logging.StreamHandler(sys.stdout) if target == "-" else _AccessFile(target, encoding="utf-8")
+        # The second is the file that logrotate may move away.
+        handler = logging.StreamHandler(sys.stdout) if target == "-" else WatchedFileHandler(target, encoding="utf-8")
     except OSError as exc:
         raise SettingsError(f"--access-log {target}: cannot be written: {os.strerror(exc.errno or 0)}") from exc
-    opened.callback(handler.close)
+    logging.raiseExceptions = False
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("template_api.access")
     logger.handlers = [handler]

@@ -23,20 +23,13 @@ _BACKLOG = 1024
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Bind a socket and listen on it, port 0 takes a free one; raise `StartError` with why where that cannot be."""
+    is_ipv6 = ":" in host
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_ipv6)
     except (OSError, UnicodeError) as exc:
         why = why_not_bound(exc, port, "port") if isinstance(exc, OSError) else exc
         raise StartError(f"cannot listen on {host} port {port}: {why}") from exc
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(_BACKLOG)
-    except OSError as exc:
-        bound.close()
-        raise StartError(f"cannot listen on {host} port {port}: {why_not_bound(exc, port, 'port')}") from exc
-    return bound
 
 
 class Supervisor:

@@ -20,7 +20,7 @@ from template_api.errors import SourceError, StartError, did_you_mean, visible
 from template_api.sources.members import SLUG, slug_of
 from template_api.sources.template import TemplateSource, cells_text, reasons
 
-TEMPLATE_FILES = ("template.yaml", "template.yml")
+TEMPLATE_FILE = "template.yaml"
 CONTENT_FILE = "README.md"
 # A larger file is a mistake or an attack. YAML is slow to read, and no template needs so much.
 _LARGEST_FILE = 32 * 1024 * 1024
@@ -73,13 +73,13 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
 
     for where, folders, files in os.walk(root, onerror=note):
         folders.sort()
-        names = [name for name in TEMPLATE_FILES if name in files]
         folder = Path(where)
-        found.extend(folder / name for name in names[:1])
-        if names or folder.parent in within:
+        if TEMPLATE_FILE in files:
+            found.append(folder / TEMPLATE_FILE)
+        if TEMPLATE_FILE in files or folder.parent in within:
             within.add(folder)
         elif CONTENT_FILE in files and any(map(_is_notebook, files)):
-            reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILES[0]}; write one, with a title at least"
+            reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILE}; write one, with a title at least"
             unreadable.append(SourceError(where, reason))
     if not found and not unreadable:
         raise StartError(f"{root}: no template.yaml was found in it")

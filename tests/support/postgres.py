@@ -28,7 +28,7 @@ POSTGRES_MISSING = postgres_program("initdb") is None
 _FILLED: Final = [table.name for table in reversed(Table.metadata.sorted_tables) if table.name != "library"]
 _EMPTY: Final = (
     f"{''.join(f'DELETE FROM {table};' for table in _FILLED)}"
-    "UPDATE library SET version = 1, is_filling = false, identity = gen_random_uuid(), synonyms = NULL"
+    "UPDATE library SET version = 1, is_filling = false, synonyms = NULL"
 )
 _SHAPE: Final = """SELECT relname, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid, library
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND attnum > 0

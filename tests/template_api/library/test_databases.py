@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Make = Callable[..., dict[str, Any]]
 
 
-LATER = {"notebooks": ["role"], "library": ["identity", "synonyms"], "templates": ["updated_at", "prepared"]}
+LATER = {"notebooks": ["role"], "library": ["synonyms"], "templates": ["updated_at", "prepared"]}
 """The columns that the first version of the schema lacks."""
 
 

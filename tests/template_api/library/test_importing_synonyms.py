@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from template_api.library import Report, import_templates
-from template_api.sources import read_synonyms
 from template_api.sources.reading import Reading
+from template_api.sources.synonyms import read_synonyms
 
 if TYPE_CHECKING:
     from tests.support.library_store import Store

@@ -4,7 +4,7 @@ import pytest
 
 from template_api.ranking import Ranking, Synonyms
 from template_api.records import SynonymRule, Word
-from template_api.sources import shipped_synonyms
+from template_api.sources.synonyms import shipped_synonyms
 from tests.template_api.ranking.indexed import document, indexed
 
 
