@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
 from sqlmodel import Session, col, select
 
-from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
+from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library.models import SCHEMA_VERSION, FacetRow, LibraryRow, Table, TemplateRow, found_by, now_text
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
@@ -21,7 +21,8 @@ _SQLITE_WAIT_SECONDS = 30
 _AT_ONCE = 500  # templates that an upgrade reads at once
 
 
-def open_database(url: str) -> Engine:
+@contextmanager
+def opened(url: str) -> Iterator[Engine]:
     """Open the library's database; make its tables when it has none, upgrade those of an older version.
 
     Raises:
@@ -33,17 +34,6 @@ def open_database(url: str) -> Engine:
         with writing(engine) as session:
             bring_up(session)
             session.commit()
-    except TemplateApiError:
-        engine.dispose()
-        raise
-    return engine
-
-
-@contextmanager
-def opened(url: str) -> Iterator[Engine]:
-    """Open a library's database as `open_database` does, for one task."""
-    engine = open_database(url)
-    try:
         yield engine
     finally:
         engine.dispose()

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlmodel import col
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
-from template_api.library.database import open_database
+from template_api.library.database import opened
 from template_api.library.indexing import Indexer, Pace
 from template_api.library.models import FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
 from template_api.ranking import Filters, Ranking
@@ -76,7 +76,8 @@ class TemplateLibrary:
 
     def __init__(self, database_url: str, pace: Pace | None = None) -> None:
         self._pace = pace or Pace()
-        self._engine = open_database(database_url)
+        self._opened = ExitStack()
+        self._engine = self._opened.enter_context(opened(database_url))
         self._indexer = Indexer(self._engine, self._pace)
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
@@ -140,7 +141,7 @@ class TemplateLibrary:
         self._stopping.set()
         if self._follower is not None:
             self._follower.join()
-        self._engine.dispose()
+        self._opened.close()
 
     def find(self, query: TemplateQuery) -> Page:
         """Return the templates that a query asks for: best first, or newest first when it has no text."""

@@ -20,7 +20,6 @@ from typing import Any
 
 import waitress
 from waitress import wasyncore
-from waitress.adjustments import Adjustments
 
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, Settings
@@ -44,10 +43,10 @@ _LIMITS: dict[str, Any] = {
     "recv_bytes": 1024,
     "outbuf_high_watermark": 1 << 30,
     "ident": None,
+    # One write for the head and the body of an answer, by the thread that selects: two thirds of the processor time of
+    # two writes by a thread that answers, which each wait for the interpreter lock. Deprecated, without a successor.
+    "send_bytes": 65536,
 }
-# One write for the head and the body of an answer, by the thread that selects: two thirds of the processor time of two
-# writes by a thread that answers, which each wait for the interpreter lock. Deprecated since 1.3, without a successor.
-_ONE_WRITE: dict[str, Any] = {"send_bytes": 65536} if hasattr(Adjustments, "send_bytes") else {}
 
 
 def serve(
@@ -117,7 +116,7 @@ class ApiServer:
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
         self._is_stopping = False
         self._waited_for: dict[int, Any] = {}
-        settings = {**_LIMITS, **_ONE_WRITE, **limits}
+        settings = {**_LIMITS, **limits}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             self._waitress = waitress.create_server(

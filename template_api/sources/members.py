@@ -33,7 +33,7 @@ def storable(text: str) -> str:
 
 
 def json_text(value: object, most: int | None = None) -> str:
-    """Return a value of JSON or YAML as JSON; raise `ValueError` where it is nested too deeply, or has too much in it.
+    """Return a value as JSON; raise `ValueError` where it is nested too deeply, has too much in it or what JSON lacks.
 
     `most` is how many objects, lists and values it may have: aliases of YAML multiply them.
     """
@@ -46,7 +46,7 @@ def json_text(value: object, most: int | None = None) -> str:
             raise ValueError(f"holds more than {most} values")
     if level:
         raise ValueError(f"is nested more than {_DEEPEST} deep")
-    return storable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return storable(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
 def is_uuid(text: str) -> bool:

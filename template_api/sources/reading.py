@@ -4,7 +4,6 @@ Blocks on the file system. Yields one `Reading` for each template found, so that
 """
 
 import json
-import math
 import os
 import re
 import stat
@@ -240,16 +239,8 @@ def file_text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
 def _parsed_json(file: Path, text: str, line: int | None = None) -> Any:
     """Parse the JSON (RFC 8259) of a file, or of one of its lines."""
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+        return json.loads(text)
     except json.JSONDecodeError as exc:
         raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
     except (RecursionError, ValueError) as exc:
         raise SourceError(f"{file}:{line or 1}", f"is not JSON: {exc}") from exc
-
-
-def _finite(digits: str) -> float:
-    """Refuse what Python takes for infinity, and NaN: it could not be written as JSON again."""
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits} is too large a number" if digits[-1].isdigit() else f"{digits} is not a JSON value")
-    return number

@@ -4,7 +4,7 @@ A list has one entry for each group of words that mean the same, `[relay, Relais
 `a, b => c` only the left side is also searched as the right one. Reading continues after a bad entry. Blocks on files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -29,13 +29,15 @@ def read_synonyms(paths: Sequence[Path]) -> tuple[list[SynonymRule], list[Source
     faults: list[SourceError] = []
     for file in files:
         try:
-            for entry in _entries(file, file_text(file.parent.resolve(), file, _LARGEST)):
-                if isinstance(entry, SourceError):
-                    faults.append(entry)
-                else:
-                    rules.append(entry)
+            entries = _entries(file, file_text(file.parent.resolve(), file, _LARGEST))
         except SourceError as exc:
             faults.append(exc)
+            continue
+        for entry in entries:
+            try:
+                rules.append(_rule(entry))
+            except ValueError as exc:
+                faults.append(SourceError(f"{file}:{entry.start_mark.line + 1}", str(exc)))
     return (rules, faults) if files else None
 
 
@@ -43,20 +45,15 @@ def read_synonyms(paths: Sequence[Path]) -> tuple[list[SynonymRule], list[Source
 def shipped_synonyms() -> Sequence[SynonymRule]:
     """Return the list that ships with this package; a tenth of a second, once."""
     file = Path(__file__).parents[1] / SYNONYMS_FILE
-    entries = list(_entries(file, file.read_text("utf-8")))
-    return [entry for entry in entries if isinstance(entry, SynonymRule)]
+    return [_rule(entry) for entry in _entries(file, file.read_text("utf-8"))]
 
 
-def _entries(file: Path, text: str) -> Iterator[SynonymRule | SourceError]:
+def _entries(file: Path, text: str) -> list[yaml.Node]:
     node, _ = parsed_yaml(file, text)
     if node is not None and not isinstance(node, yaml.SequenceNode):
         raise SourceError(f"{file}:{node.start_mark.line + 1}", f"must hold a list; {_FORM}")
     # An alias of an entry says nothing new: of many a file of 1 MiB would become a list of gigabytes.
-    for item in {id(item): item for item in node.value}.values() if node is not None else ():
-        try:
-            yield _rule(item)
-        except ValueError as exc:
-            yield SourceError(f"{file}:{item.start_mark.line + 1}", str(exc))
+    return list({id(entry): entry for entry in node.value}.values()) if node is not None else []
 
 
 def _rule(item: yaml.Node) -> SynonymRule:
@@ -77,10 +74,7 @@ def _rule(item: yaml.Node) -> SynonymRule:
 def _phrases(texts: Sequence[str]) -> tuple[str, ...]:
     phrases = tuple(text.strip() for text in texts)
     for phrase in phrases:
-        if not any(map(str.isalnum, phrase)):
-            raise ValueError(f"{phrase!r} has no letter and no digit; {_FORM}")
-        if _ARROW in phrase:
-            raise ValueError(f"{_ARROW} may occur once, between two lists of words separated by commas")
-        if len(phrase) > _LONGEST or len(phrase.split()) > _MOST_WORDS:
-            raise ValueError(f"{phrase[:_LONGEST]!r} is too long: at most {_MOST_WORDS} words, {_LONGEST} characters")
+        is_short = len(phrase) <= _LONGEST and len(phrase.split()) <= _MOST_WORDS
+        if not is_short or _ARROW in phrase or not any(map(str.isalnum, phrase)):
+            raise ValueError(f"{phrase[:_LONGEST]!r} is not one to {_MOST_WORDS} words; {_FORM}")
     return phrases

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from template_api.cli import main
-from template_api.library.database import open_database
+from template_api.library import TemplateLibrary
 from tests.support.forked import TEMPLATE_API, Forked
 
 Make = Callable[..., dict[str, Any]]
@@ -175,7 +175,7 @@ def test_templates_are_deleted_after_a_yes(library: Path, capsys: pytest.Capture
 
 
 def test_an_empty_library_is_said_to_be_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    open_database(f"sqlite:///{tmp_path}/empty.db").dispose()
+    TemplateLibrary(f"sqlite:///{tmp_path}/empty.db").close()
     assert main(["list", "--database-url", f"sqlite:///{tmp_path}/empty.db"]) == 0
     said = "template-api: the library is empty; fill it with template-api import PATH\n"
     assert capsys.readouterr() == ("", said)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary, delete_template
-from template_api.library.database import open_database, parsed_url
+from template_api.library.database import opened, parsed_url
 from template_api.library.models import SCHEMA_VERSION, LibraryRow, TemplateRow
 from tests.support.waiting import eventually
 
@@ -33,8 +33,7 @@ LATER = {"notebooks": ["role"], "library": ["synonyms"], "templates": ["updated_
 
 def make_older(url: str) -> None:
     """Take out of a database what its first version did not have."""
-    engine = open_database(url)
-    with engine.begin() as connection:
+    with opened(url) as engine, engine.begin() as connection:
         connection.execute(sa.text("DROP INDEX templates_listed"))
         for table in ("deletions", "template_facets"):
             connection.execute(sa.text(f"DROP TABLE {table}"))
@@ -43,7 +42,6 @@ def make_older(url: str) -> None:
         for table, column in ((table, column) for table, columns in LATER.items() for column in columns):
             connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(sa.update(LibraryRow).values(schema_version=1))
-    engine.dispose()
 
 
 def state(url: str) -> tuple[bool, int]:
@@ -83,17 +81,15 @@ def test_an_upgrade_that_fails_changes_nothing(
     make_older(store.url)
     with monkeypatch.context() as broken:
         broken.setattr("template_api.library.models.TemplateRow.prepare", fail)
-        with pytest.raises(StartError):
-            open_database(store.url)
+        with pytest.raises(StartError), opened(store.url):
+            pass
     assert state(store.url) == (False, 1)
     assert store.client().slugs("/api/templates") == ["one"]
 
 
 def test_a_newer_database_is_refused_with_a_clear_line(database_url: str) -> None:
-    engine = open_database(database_url)
-    with engine.begin() as connection:
+    with opened(database_url) as engine, engine.begin() as connection:
         connection.execute(sa.update(LibraryRow).values(schema_version=SCHEMA_VERSION + 1))
-    engine.dispose()
     newest = f"schema version {SCHEMA_VERSION + 1}, this software supports up to {SCHEMA_VERSION}"
     with pytest.raises(StartError, match=newest):
         TemplateLibrary(database_url)
@@ -113,7 +109,7 @@ def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_store: "Store", make_tem
 def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StartError, match=r"pip install 'amqtt-rest-bridge\[postgres\]'"):
-        open_database("postgresql+psycopg://h/d")
+        TemplateLibrary("postgresql+psycopg://h/d")
 
 
 def ask_until(served: "Served", path: str, status: int) -> "Answer":
@@ -187,17 +183,16 @@ def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself
 def test_a_statement_without_an_answer_ends_and_the_next_one_gets_a_new_connection(
     postgres_server: "Postgres", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_database(postgres_server.new_database())
-    with monkeypatch.context() as shorter:
-        shorter.setattr("template_api.library.postgres.ANSWER_SECONDS", 0.2)
-        with (
-            pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.2 s"),
-            engine.connect() as connection,
-        ):
-            connection.execute(sa.text("SELECT pg_sleep(5)"))
-    with engine.connect() as connection:
-        assert connection.execute(sa.text("SELECT 1")).scalar() == 1
-    engine.dispose()
+    with opened(postgres_server.new_database()) as engine:
+        with monkeypatch.context() as shorter:
+            shorter.setattr("template_api.library.postgres.ANSWER_SECONDS", 0.2)
+            with (
+                pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.2 s"),
+                engine.connect() as connection,
+            ):
+                connection.execute(sa.text("SELECT pg_sleep(5)"))
+        with engine.connect() as connection:
+            assert connection.execute(sa.text("SELECT 1")).scalar() == 1
 
 
 def test_serving_an_empty_library_says_how_to_fill_it(serve: Callable[..., Any], sqlite_url: str) -> None:
@@ -219,5 +214,5 @@ def test_serving_an_empty_library_says_how_to_fill_it(serve: Callable[..., Any],
 )
 def test_no_message_shows_a_password_of_the_database(url: str) -> None:
     with pytest.raises((StartError, DatabaseUnavailableError)) as refused:
-        open_database(url)
+        TemplateLibrary(url)
     assert "hunter2" not in str(refused.value)

@@ -54,10 +54,10 @@ def test_a_changed_list_is_searched_without_a_restart(store: "Store", folder: Pa
         pytest.param("- sluice", "a group needs two words at least", id="one word"),
         pytest.param("- {a: b}", "an entry is a list of words such as [relay, Relais], or a => b", id="a mapping"),
         pytest.param("- [[a], b]", "an entry is a list of words", id="a list in a list"),
-        pytest.param("- a => b => c", "=> may occur once", id="two arrows"),
-        pytest.param("- a =>", "'' has no letter and no digit", id="nothing meant"),
-        pytest.param("- a, !!", "'!!' has no letter and no digit", id="no letter"),
-        pytest.param("- a b c d e f g, h", "is too long: at most 6 words", id="too many words"),
+        pytest.param("- a => b => c", "'b => c' is not one to 6 words", id="two arrows"),
+        pytest.param("- a =>", "'' is not one to 6 words", id="nothing meant"),
+        pytest.param("- a, !!", "'!!' is not one to 6 words", id="no letter"),
+        pytest.param("- a b c d e f g, h", "is not one to 6 words", id="too many words"),
     ],
 )
 def test_a_bad_entry_is_reported_with_its_line_and_the_others_are_used(
