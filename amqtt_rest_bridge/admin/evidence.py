@@ -23,7 +23,7 @@ MASKED_BYTES: Final = 4 * SHOWN_BYTES
 """Bytes of it that are searched for secrets: a secret may begin in the shown part and end after it."""
 
 
-class ShownBody(Struct, frozen=True, array_like=True):
+class MaskedBody(Struct, frozen=True, array_like=True):
     """A body without secrets, cut at `SHOWN_BYTES`; `size` is that of the whole."""
 
     data: bytes
@@ -43,21 +43,21 @@ class Evidence(Struct, frozen=True, array_like=True):
     url: str | None
     tries: int
     attempts: list[Try]
-    payload: ShownBody | None
+    payload: MaskedBody | None
     has_credentials: bool = False
     headers: list[tuple[str, str]] = []
-    body: ShownBody | None = None
-    response: "ShownResponse | None" = None
+    body: MaskedBody | None = None
+    response: "MaskedResponse | None" = None
     together: int = 0
 
 
-class ShownResponse(Struct, frozen=True, array_like=True):
+class MaskedResponse(Struct, frozen=True, array_like=True):
     """A response without secrets."""
 
     status: int
     reason: str
     headers: list[tuple[str, str]]
-    body: ShownBody
+    body: MaskedBody
 
 
 def call_evidence(run: CallRun) -> Evidence:
@@ -69,16 +69,16 @@ def call_evidence(run: CallRun) -> Evidence:
     url, headers, body, received = None, [], None, None
     if request is not None:
         url = masker.address(request.url)[:LONGEST_URL]
-        headers = _shown_headers(masker, request.headers)
+        headers = _masked_headers(masker, request.headers)
         if scheme := scheme_of_sender(run.route.config, request):
             headers.append(("Authorization", f"{scheme} {MASK}"))
-        body = None if request.body is None else shown_body(masker, request.body)
+        body = None if request.body is None else masked_body(masker, request.body)
     if response is not None:
-        shown = _shown_headers(masker, response.headers)
+        shown = _masked_headers(masker, response.headers)
         reason = masker.text(response.reason)[:LONGEST_URL]
-        received = ShownResponse(response.status, reason, shown, shown_body(masker, response.body))
+        received = MaskedResponse(response.status, reason, shown, masked_body(masker, response.body))
     hint = None if run.failure is None else run.failure.hint
-    payload = shown_body(masker, run.message.payload)
+    payload = masked_body(masker, run.message.payload)
     return Evidence(
         hint=hint,
         url=url,
@@ -108,20 +108,20 @@ def request_evidence(run: RequestRun, original: Evidence | None) -> Evidence:
         carried |= {request.headers.get(event.signature.header.lower(), "")}
     masker = (NO_SECRETS if run.route is None else masker_of(run.route)).including(carried)
     status, _, reason = answer.status.partition(" ")
-    answer_headers, answer_body = _shown_headers(masker, answer.headers), shown_body(masker, answer.body)
+    answer_headers, answer_body = _masked_headers(masker, answer.headers), masked_body(masker, answer.body)
     return Evidence(
         hint=None if run.refusal is None else run.refusal.hint,
         url=masker.address(path_of(request.target)),
         tries=1,
         attempts=[],
-        payload=None if publication is None else shown_body(masker, publication.payload),
-        headers=_shown_headers(masker, headers),
-        body=shown_body(masker, request.body) if request.body else None,
-        response=ShownResponse(int(status), reason, answer_headers, answer_body),
+        payload=None if publication is None else masked_body(masker, publication.payload),
+        headers=_masked_headers(masker, headers),
+        body=masked_body(masker, request.body) if request.body else None,
+        response=MaskedResponse(int(status), reason, answer_headers, answer_body),
     )
 
 
-def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _masked_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return headers as they are shown, up to `SHOWN_BYTES` together."""
     shown: list[tuple[str, str]] = []
     left = SHOWN_BYTES
@@ -133,7 +133,7 @@ def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[t
     return shown
 
 
-def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBody:
+def masked_body(masker: Masker, body: bytes, size: int | None = None) -> MaskedBody:
     """Return a body masked, then cut for display.
 
     `body` may be the first `MASKED_BYTES` of a larger one, whose size is then `size`. The end of the masked bytes of a
@@ -141,4 +141,4 @@ def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBod
     """
     masked = masker.body(body[:MASKED_BYTES], shown=True)
     most = SHOWN_BYTES if len(body) < MASKED_BYTES else max(0, len(masked) - MASKED_BYTES + SHOWN_BYTES)
-    return ShownBody(masked[: min(most, SHOWN_BYTES)], len(body) if size is None else size)
+    return MaskedBody(masked[: min(most, SHOWN_BYTES)], len(body) if size is None else size)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from amqtt_rest_bridge.admin.evidence import ShownBody, shown_body
+from amqtt_rest_bridge.admin.evidence import MaskedBody, masked_body
 from amqtt_rest_bridge.admin.figures import Numbers
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
@@ -98,8 +98,8 @@ def whole_run_object(run: Run, kept: KeptRun | None, routes: Mapping[str, Route]
     evidence = None if kept is None else kept.evidence
     if kept is not None and kept.topic:
         payload, route = None if evidence is None else evidence.payload, routes.get(run.route or "")
-        if kept.shown_payload is not None and route is not None:
-            payload = shown_body(masker_of(route), kept.shown_payload, len(kept.payload or b""))
+        if kept.unmasked_payload is not None and route is not None:
+            payload = masked_body(masker_of(route), kept.unmasked_payload, len(kept.payload or b""))
         message = {"topic": loggable(kept.topic), "time": rfc3339(kept.timestamp), "payload": None}
         if payload is not None:
             body = _body_object(payload)
@@ -119,7 +119,7 @@ def whole_run_object(run: Run, kept: KeptRun | None, routes: Mapping[str, Route]
     return found
 
 
-def _body_object(body: ShownBody) -> dict[str, Any]:
+def _body_object(body: MaskedBody) -> dict[str, Any]:
     """Return a body with its size, and whether it was cut. A UTF-8 character that the cut has split is left out."""
     data, is_cut = body.data, body.size > len(body.data)
     if is_cut:

@@ -68,7 +68,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
         return self.outcome is Outcome.FAILED
 
     @property
-    def shown_payload(self) -> bytes | None:
+    def unmasked_payload(self) -> bytes | None:
         """Return the first bytes of its payload, not masked; None if `evidence` has the masked payload."""
         evidence, payload = self.evidence, self.payload
         is_open = evidence is None or (evidence.payload is None and not evidence.has_credentials)

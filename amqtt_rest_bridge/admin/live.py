@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.admin.runs import NotedRun, Run
+from amqtt_rest_bridge.admin.runs import Run, UnmaskedRun
 from amqtt_rest_bridge.http.exchange import STREAM_BEGINNING, Pulse, event_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
@@ -101,11 +101,11 @@ class Follower:
 class Followers:
     """All followers. Runs that are noted are passed on ten times a second; `mask` takes their secrets out then."""
 
-    def __init__(self, mask: Callable[[NotedRun], Run]) -> None:
+    def __init__(self, mask: Callable[[UnmaskedRun], Run]) -> None:
         self._mask = mask
         self._followers: tuple[Follower, ...] = ()
         self._number = 0  # of the last run that was passed on, its event id
-        self._noted: deque[NotedRun] = deque(maxlen=_MOST_WAITING)
+        self._noted: deque[UnmaskedRun] = deque(maxlen=_MOST_WAITING)
         self._count = 0  # of the runs that were noted since they were passed on last, those without room too
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
@@ -127,7 +127,7 @@ class Followers:
         self._changed.clear()
         return self._want_unmatched
 
-    def note(self, run: NotedRun) -> None:
+    def note(self, run: UnmaskedRun) -> None:
         """Pass on a run soon."""
         self._noted.append(run)
         self._count += 1

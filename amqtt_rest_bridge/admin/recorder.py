@@ -25,10 +25,10 @@ from amqtt_rest_bridge.admin.runs import (
     NOT_SERVED_CODES,
     SHOWN_FAILURES,
     SHOWN_RUNS,
-    NotedRun,
     Reason,
     Run,
     RunQuery,
+    UnmaskedRun,
 )
 from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.http.exchange import path_of
@@ -137,10 +137,10 @@ class RunRecorder:
         self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}
-        self._recent: dict[str, deque[NotedRun]] = {}  # the last runs of each route
-        self._failures: dict[str, deque[NotedRun]] = {}  # its last failures
+        self._recent: dict[str, deque[UnmaskedRun]] = {}  # the last runs of each route
+        self._failures: dict[str, deque[UnmaskedRun]] = {}  # its last failures
         self._secrets: frozenset[str] = frozenset()  # of all routes
-        self._pending: deque[tuple[NotedRun, RequestRun]] = deque()  # requests that the timer keeps
+        self._pending: deque[tuple[UnmaskedRun, RequestRun]] = deque()  # requests that the timer keeps
         self._pending_bytes = 0
         self._has_timer = False
 
@@ -172,7 +172,7 @@ class RunRecorder:
                 self.kept.begin_retry(retry_of, run_id)
         if url is not None and len(url) > LONGEST_URL:
             url = masker_of(run.route).address(url)[:LONGEST_URL]
-        noted = NotedRun(run.route, Run(
+        noted = UnmaskedRun(run.route, Run(
             run.time, _KINDS.get(run.outcome, "call"), run_id, *name,
             loggable(run.message.topic), run.event.method.value, url, run.status,
             None if failure is None else failure.code.value,
@@ -217,7 +217,7 @@ class RunRecorder:
         url = path_of(run.request.target)
         if len(url) > LONGEST_URL:
             url = self._masked_url(route, url)[:LONGEST_URL]
-        noted = NotedRun(route, Run(
+        noted = UnmaskedRun(route, Run(
             run.time, "skipped" if run.outcome is Outcome.SKIPPED else "request", run.request.id,
             None if route is None else route.name,
             None if event is None else event.name,
@@ -263,13 +263,13 @@ class RunRecorder:
     def note_unmatched(self, message: Message) -> None:
         """Show a message that concerns no route to followers, except the broker's own messages on `$SYS`."""
         if self.followers.are_any and not message.topic.startswith("$SYS/"):
-            self.followers.note(NotedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
+            self.followers.note(UnmaskedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
 
     def note_error(self, route: str, code: str, message: str, now: float) -> None:
         """Note an error of a route that ended no message."""
         self.problems.add_error(route, code, message, now)
 
-    def _remember(self, noted: NotedRun) -> None:
+    def _remember(self, noted: UnmaskedRun) -> None:
         """Remember a run as one of the last of its route, and pass it on to followers."""
         run = noted.run
         if run.kind != "retry" and (recent := self._recent.get(run.route or "")) is not None:
@@ -286,7 +286,7 @@ class RunRecorder:
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
             self.keep_pending()
 
-    def _keep_request(self, noted: NotedRun, run: RequestRun) -> None:
+    def _keep_request(self, noted: UnmaskedRun, run: RequestRun) -> None:
         """Keep a request with the message that it has published, or would have."""
         publication = run.publication or Publication("", b"")
         payload = None if run.publication is None else publication.payload
@@ -322,7 +322,7 @@ class RunRecorder:
     def _masked_url(self, route: Route | None, url: str) -> str:
         return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
 
-    def _without_secrets(self, noted: NotedRun) -> Run:
+    def _without_secrets(self, noted: UnmaskedRun) -> Run:
         """Return a run as it is shown."""
         run, reason = noted.run, noted.run.reason
         address = (NO_SECRETS if noted.route is None else masker_of(noted.route)).address

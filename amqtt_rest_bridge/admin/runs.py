@@ -71,8 +71,8 @@ class Run(Struct, frozen=True, gc=False):
     reason: Reason | None = None
 
 
-class NotedRun(Struct, frozen=True, gc=False):
-    """A run before it is shown: its URL and its texts hold secrets of its route."""
+class UnmaskedRun(Struct, frozen=True, gc=False):
+    """A run whose URL and texts still hold the secrets of its route."""
 
     route: Route | None
     run: Run

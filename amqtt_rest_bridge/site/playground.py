@@ -57,7 +57,7 @@ class Trial(msgspec.Struct, frozen=True):
     request: str = ""
 
 
-class ShownFault(msgspec.Struct, frozen=True):
+class FaultExcerpt(msgspec.Struct, frozen=True):
     """A fault with its place, and the text of its line before, at and behind this place."""
 
     line: int
@@ -89,7 +89,7 @@ class TrialResult(msgspec.Struct, frozen=True):
     `admin.flow.Drawing` as JSON.
     """
 
-    faults: Sequence[ShownFault] = ()
+    faults: Sequence[FaultExcerpt] = ()
     more: str = ""
     routes: Sequence[str] = ()
     ways: Sequence[dict[str, Any]] = ()

@@ -29,7 +29,7 @@ from amqtt_rest_bridge.lot.evaluation import NameEnvironment
 from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, LoadResult, Message, Publication, Route
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Source
-from amqtt_rest_bridge.site.playground import CPU_SECONDS, Exchange, ShownFault, Trial, TrialResult
+from amqtt_rest_bridge.site.playground import CPU_SECONDS, Exchange, FaultExcerpt, Trial, TrialResult
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_topic
 
 _PATH: Final = "definition"
@@ -70,7 +70,7 @@ def run_trial(trial: Trial) -> TrialResult:
     more = len(severest) - _MOST_FAULTS
     lines = trial.definition.split("\n")
     return TrialResult(
-        faults=[_shown_fault(fault, lines) for fault in faults],
+        faults=[_excerpt_of(fault, lines) for fault in faults],
         more=f"... and {more} more" if more > 0 else "",
         routes=[route.name for route in routes],
         ways=msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
@@ -99,12 +99,12 @@ def _load(text: str) -> tuple[LoadResult, Mapping[str, str]]:
     return loaded, environment.values
 
 
-def _shown_fault(fault: Fault, lines: Sequence[str]) -> ShownFault:
+def _excerpt_of(fault: Fault, lines: Sequence[str]) -> FaultExcerpt:
     """Return a fault with the part of its line that it is about, and what is before and behind."""
     line, column = fault.position.line, fault.position.column
     text, at = lines[line - 1] if line <= len(lines) else "", column - 1
     end = max(column, fault.end.column - 1 if fault.end.line == line else len(text))
-    return ShownFault(
+    return FaultExcerpt(
         line, column, str(fault.severity), fault.message, None if fault.hint is None else str(fault.hint),
         ("…" if at > _BEFORE else "") + text[max(0, at - _BEFORE) : at].lstrip(),
         text[at : min(end, at + _BEHIND)] or " ", text[end : end + _BEHIND],

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.evidence import Evidence, ShownBody, ShownResponse
+from amqtt_rest_bridge.admin.evidence import Evidence, MaskedBody, MaskedResponse
 from amqtt_rest_bridge.admin.kept_runs import MOST_BYTES, KeptRun, KeptRuns
 from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.lot.model import MessageProperties, Try
@@ -85,8 +85,8 @@ def test_all_together_take_no_more_than_their_bytes_and_the_largest_route_gives_
 def test_the_bytes_are_those_of_the_memory_that_runs_take(many: str) -> None:
     pairs = tuple((f"x-{number}", "") for number in range(100))
     tries = [Try(float(number), 500, "http_status", 1.0) for number in range(20)]
-    response = ShownResponse(422, "", list(pairs) if many == "headers" else [], ShownBody(b"", 0))
-    shown = Evidence("", "http://h/", 1, [], ShownBody(b"1", 1), False, [("Host", "h")], ShownBody(b"1", 1), response)
+    response = MaskedResponse(422, "", list(pairs) if many == "headers" else [], MaskedBody(b"", 0))
+    shown = Evidence("", "http://h/", 1, [], MaskedBody(b"1", 1), False, [("Host", "h")], MaskedBody(b"1", 1), response)
     one = replace(
         run(0), evidence=shown, properties=MessageProperties(pairs if many == "properties" else ()),
         run=replace(
