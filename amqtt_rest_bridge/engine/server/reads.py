@@ -1,5 +1,8 @@
 """Read events: a GET is answered from the newest messages of topics, at once or as a stream.
 
+`Reads` keeps the messages (`server_mode` passes them on), `ReadEvent` answers the requests of one event, `CallerStream`
+is one open stream. `_Topic` and `_Topics` make what is sent, of one topic or of all that a filter matches.
+
 The answer for one topic is its payload; with `{path.x}` the request names the topic. The answer for a filter with
 wildcards is a JSON object of payloads by topic. A request only chooses among topics that the event's filter has
 matched, so no value in its path leads to another topic.
@@ -59,9 +62,9 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 
 class TopicPayload:
-    """A message's payload for any number of answers; the forms that they need are made once.
+    """The payload of a message, in the forms that answers need; each form is made once for all answers.
 
-    `number` is that of the change of its `Newest` with which it came.
+    `number` is the number of its message, see `Newest`.
     """
 
     def __init__(self, payload: bytes, number: int = 0) -> None:
@@ -119,14 +122,14 @@ def _refuse_constant(_name: str) -> None:
 class Newest:
     """The newest messages of one filter.
 
-    `topics` holds them by topic, in the order in which they came. With too many the oldest empty one goes, else the
-    oldest; `is_complete` is false once that was not an empty one. `number` counts the changes, `series` tells those of
-    one object from others'.
+    `topics` holds them by topic, in order of arrival. If there are too many, the oldest empty one is dropped. Without
+    an empty one the oldest one is dropped, which makes `is_complete` false. `number` counts the messages; `series`
+    distinguishes the numbers of this object from those of others.
     """
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
-        # The oldest of a dict is found behind all that were removed before it: with 10,000 a message took 35 us.
+        # Not a dict, whose first entry is found only behind all entries that were removed before it.
         self.topics: OrderedDict[str, TopicPayload] = OrderedDict()
         self.is_complete = True
         self.number = 0
@@ -135,10 +138,10 @@ class Newest:
         self._empty: OrderedDict[str, None] = OrderedDict()  # topics that were removed, in order
         self._recent: deque[tuple[str, TopicPayload]] = deque()
         self._recent_bytes = 0
-        self._has_forgotten = False  # recent ones
+        self._has_forgotten = False  # whether any recent message was dropped
 
     def put(self, topic: str, payload: bytes) -> None:
-        """Keep a message."""
+        """Keep a message; drop the oldest ones beyond the bounds."""
         self.number += 1
         self._remove(topic)
         kept = self.topics[topic] = TopicPayload(payload, self.number)
@@ -155,9 +158,9 @@ class Newest:
             self.is_complete = not self._remove(next(iter(self._empty or self.topics))) and self.is_complete
 
     def since(self, number: int) -> list[tuple[str, TopicPayload]]:
-        """Return what came after the change of a number, with topics.
+        """Return the messages after that with a number, with their topics, in order.
 
-        These are all messages, in order; where some are not kept any more, the newest of each topic.
+        If some of them are not kept any more, these are the newest messages of each topic.
         """
         recent = [*takewhile(lambda one: one[1].number > number, reversed(self._recent))]
         if len(recent) == len(self._recent) and self._has_forgotten:
@@ -165,7 +168,7 @@ class Newest:
         return recent[::-1]
 
     def _remove(self, topic: str) -> int:
-        """Return how large the payload was that is removed."""
+        """Forget the message of a topic; return the size of its payload, 0 without one."""
         removed = self.topics.pop(topic, None)
         if removed is None:
             return 0
@@ -218,7 +221,10 @@ class Reads:
 
     @contextlib.contextmanager
     def asking_again(self) -> Iterator[set[str]]:
-        """Take the filters that had too many topics for complete, once the block has subscribed to them again."""
+        """Return a context manager of the filters whose messages were dropped: its block subscribes them again.
+
+        They count as complete from then on, unless the block fails.
+        """
         again = [newest for newest in self._newest.values() if not newest.is_complete]
         for newest in again:
             newest.is_complete = True  # until some are dropped again
@@ -237,9 +243,9 @@ class Reads:
         self._count(stream.name[0], 1)
 
     def wake_later(self, stream: "CallerStream") -> None:
-        """Wake a stream, which has sent all that there is, with the next message on one of its topics.
+        """Wake a stream that has sent everything at the next message on one of its topics.
 
-        So a message costs nothing for streams that have not sent what came before it.
+        A stream that has not sent everything is not woken: it takes its next piece when its caller has read.
         """
         self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
 
@@ -259,7 +265,7 @@ class Reads:
             statistics.open_streams = self.readers[route]
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
-        """End the streams of events that are not defined like this any more; without routes all, and take no others."""
+        """End the streams of events whose definition has changed; without routes end all, and begin no others."""
         definitions = {
             (route.name, event.name): (route.config, event) for route in present for event in route.server_events
         }
@@ -294,7 +300,7 @@ class ReadEvent:
         self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
 
     def answer(self, request: Request, topic: str | None) -> Response:
-        """Answer with what is newest, or begin a stream; `topic` is the one that the request names, if it does."""
+        """Answer with the newest messages, or with a stream; `topic` is the topic that the request names, if any."""
         topics = self._topics if topic is None else self._topics_of(topic)
         assert topics is not None  # noqa: S101  # the event has one topic, or the request has named it
         if self._event.stream:
@@ -334,14 +340,14 @@ def is_not_modified(if_none_match: str | None, entity_tag: str) -> bool:
 
 
 class _Piece(NamedTuple):
-    """Events of a stream, none where nothing is to be shown, and the number of the last change that they show."""
+    """The next bytes of a stream, empty if there is nothing to show, and the number of the last message in them."""
 
     number: int
     written: bytes
 
 
 class _Pieces(dict[tuple[int, int], _Piece]):
-    """Pieces that lead from one number to another, the present one; few of them."""
+    """The last pieces, by the numbers of the messages before and at their end; readers alike share them."""
 
     def keep(self, seen: int, piece: _Piece) -> _Piece:
         """Keep a piece for the next reader."""
@@ -352,7 +358,7 @@ class _Pieces(dict[tuple[int, int], _Piece]):
 
 
 class _Topic:
-    """One topic."""
+    """What is sent of one topic: its payload, or events of a stream."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -373,12 +379,12 @@ class _Topic:
         raise RequestRefusedError(refuse(NO_MESSAGE, message))
 
     def seen(self, newest: Newest, last_id: str) -> int:
-        """Return the number of the change that a caller has seen who names the id of its last event."""
+        """Return the number of the message that a caller has seen, by the id of its last event."""
         payload = newest.topics.get(self._topic)
         return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
 
     def piece(self, newest: Newest, seen: int) -> _Piece | None:
-        """Return what is new since that change, None for nothing."""
+        """Return the events after the message with that number, None if there are none."""
         payload = newest.topics.get(self._topic)
         if payload is None or payload.number <= seen:
             return None
@@ -393,7 +399,7 @@ class _Topic:
 
 
 class _Topics:
-    """The topics that a filter with wildcards matches, in one JSON object."""
+    """What is sent of the topics that a filter matches: a JSON object of their payloads, or events with such ones."""
 
     def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
         self._filter = topic_filter
@@ -488,11 +494,11 @@ class CallerStream:
         )
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Begin."""
+        """Note what wakes the connection of the caller."""
         self._wake = wake
 
     def wake(self) -> None:
-        """Take the next piece soon."""
+        """Make the connection take the next piece soon."""
         self._wake()
 
     def end(self) -> None:
@@ -501,7 +507,7 @@ class CallerStream:
         self._wake()
 
     def take(self) -> bytes | float:
-        """Return what the caller has not been sent."""
+        """Return the next bytes for the caller, b"" at the end; or the seconds until something is due."""
         if self._has_ended:
             return b""
         if self._first:
@@ -518,5 +524,5 @@ class CallerStream:
         return self._pulse.beat(piece.written)
 
     def close(self) -> None:
-        """End."""
+        """Forget the stream, whose connection has ended."""
         self._reads.remove_stream(self)

@@ -1,7 +1,8 @@
-"""Requests that wait for a reply on a topic (REPLY_TOPIC).
+"""Requests that wait: for a reply on a topic (REPLY_TOPIC), and for requests that came before them.
 
-A reply with Correlation Data answers the request that was published with the same. A reply without it answers the one
-request that waits on its topic: each request has a topic of its own, or requests take turns.
+`endpoint` expects the reply (`Replies`) before it publishes a request; `server_mode` passes the messages of reply
+topics here. A reply with Correlation Data answers the request that was published with the same data. A reply without it
+answers the one request that waits on its topic: each request has a topic of its own, or requests take turns (`Turns`).
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from amqtt_rest_bridge.lot.model import Message
 T = TypeVar("T")
 
 
-async def until(future: asyncio.Future[T], seconds: float, clock: Clock) -> T:
-    """Return the result of a future that nothing else waits for; raises `TimeoutError` when it has none in time."""
+async def result_within(future: asyncio.Future[T], seconds: float, clock: Clock) -> T:
+    """Return the result of a future that nothing else awaits; raises `TimeoutError` if it has none in time."""
     timer = clock.later(seconds, lambda: None if future.done() else future.set_exception(TimeoutError()))
     try:
         return await future
@@ -28,7 +29,7 @@ async def until(future: asyncio.Future[T], seconds: float, clock: Clock) -> T:
 
 
 class AwaitedReply:
-    """One request that waits; see `Replies.expect`."""
+    """The reply that one request waits for; made by `Replies.expect`."""
 
     def __init__(self, topic: str, correlation: bytes | None, *, takes_unmarked: bool, clock: Clock) -> None:
         self.topic = topic
@@ -44,13 +45,13 @@ class AwaitedReply:
         return correlation == self._correlation
 
     def arrive(self, message: Message | None) -> None:
-        """Take a message, None when the bridge ends; only the first one counts."""
+        """Note the reply, None when the bridge ends; a later one is ignored."""
         if not self._future.done():
             self._future.set_result(message)
 
     async def within(self, seconds: float) -> Message:
         """Return the reply; raises `TimeoutError`, or `RequestRefusedError` (504) when the bridge shuts down."""
-        message = await until(self._future, seconds, self._clock)
+        message = await result_within(self._future, seconds, self._clock)
         if message is None:
             text = f"The request was published, but the bridge shut down before a reply came on {self.topic}"
             raise RequestRefusedError(refuse(STOPPED_BEFORE_REPLY, text))
@@ -66,12 +67,12 @@ class Replies:
 
     @contextlib.contextmanager
     def expect(self, topic: str, correlation: bytes | None, *, takes_unmarked: bool) -> Iterator[AwaitedReply]:
-        """Wait for the first reply on `topic` from entering on, until leaving.
+        """Return a context manager of the reply: within its block the first message that fits counts.
 
         Args:
             topic: Where it comes.
             correlation: The Correlation Data of the request, None without.
-            takes_unmarked: A reply without Correlation Data is the request's, too.
+            takes_unmarked: Whether a message without Correlation Data is the reply, too.
         """
         reply = AwaitedReply(topic, correlation, takes_unmarked=takes_unmarked, clock=self._clock)
         self._awaited.setdefault(topic, []).append(reply)
@@ -90,7 +91,7 @@ class Replies:
                 reply.arrive(message)
 
     def dismiss(self) -> None:
-        """End the waiting of every request, without a reply."""
+        """End the wait of every request, without a reply."""
         for replies in self._awaited.values():
             for reply in replies:
                 reply.arrive(None)
@@ -107,16 +108,16 @@ class Turns:
     async def turn(
         self, key: str | bytes, seconds: float, late: str, caller: Caller | None = None
     ) -> AsyncIterator[None]:
-        """Wait until all requests with a key that came before have been answered; in order of arrival.
+        """Wait until all requests with this key that came before have been answered; the block is the turn.
 
-        With `caller` a request loses its turn if its caller leaves before: all others would wait until it is answered.
-        Once it has its turn it keeps it, since its reply would be taken for the next one's.
+        If its caller leaves while a request waits, the request gives up its turn, so that the others need not wait for
+        it. During its turn it stays, since its reply would be taken for the reply to the next one.
 
         Args:
             key: What the requests share.
             seconds: How long a request waits at most.
             late: The message of the refusal (503) after that time.
-            caller: Of the request.
+            caller: The caller of the request; without it, nothing is noticed of a caller that leaves.
 
         Raises:
             RequestRefusedError: 503 if that takes too long, 400 if the caller has left.
@@ -129,7 +130,7 @@ class Turns:
             caller.when_left(lambda: None if mine.done() else mine.set_result(False))
         try:
             try:
-                is_present = await until(mine, seconds, self._clock)
+                is_present = await result_within(mine, seconds, self._clock)
             except TimeoutError:
                 raise RequestRefusedError(overloaded(late)) from None
             if not is_present or (caller is not None and caller.has_left):

@@ -1,13 +1,16 @@
 """Requests of server mode that led to no endpoint: counted by port and path, logged once a minute.
 
-A scanner may ask for a million paths, so each port keeps the most frequent ones alone, and all others as a number. The
-paths come from outside: they are cut and escaped, and secrets of the routes in them masked, before they are shown.
+`server_mode` notes each of them; the admin port shows the most frequent ones with the endpoint that was probably meant.
+
+A scanner may ask for a million paths, so each port counts only the most frequent ones one by one. Paths come from
+outside: before they are shown they are cut and escaped, and secrets of the routes in them masked.
 """
 
 import logging
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
@@ -28,7 +31,7 @@ K = TypeVar("K", bound=Hashable)
 MOST_SHOWN: Final = 20
 _LOG_SECONDS: Final = 60.0
 _LOGGED: Final = 3  # paths in a line
-_PATHS: Final = 128  # of a port, that are counted each for itself, since the beginning ...
+_PATHS: Final = 128  # paths of a port that are counted one by one since the beginning ...
 _RECENT_PATHS: Final = 16  # ... and since the last line of the log
 _KNOWN: Final = 256  # paths whose nearest endpoint is kept
 _LONGEST_METHOD: Final = 16
@@ -65,16 +68,16 @@ class UnmatchedPath(Struct, frozen=True):
 class Frequent(Generic[K]):
     """Counts of the most frequent of any number of keys, `size` at most.
 
-    Space-saving (Metwally, Agrawal, El Abbadi, 2005): a key for which there is no room takes the place of the one with
-    the least count, and that count. So of N that were counted a key with more than N / `size` is never missed, whatever
-    comes between, and at most its excess may be another's.
+    Space-saving (Metwally, Agrawal, El Abbadi, 2005): a key for which there is no room replaces the key with the least
+    count, and goes on counting from there. So if N keys were counted, one that came more than N / `size` times is never
+    missed. Its count may be too high by what it has taken over, which is kept as its excess.
     """
 
     size: int
     _counts: dict[K, tuple[int, int]] = field(default_factory=dict)  # each with its excess, negative
 
     def add(self, key: K) -> K | None:
-        """Count a key; return the one that it took the place of, if it did."""
+        """Count a key; return the key that it has replaced, None if there was room."""
         known, left = self._counts.get(key), None
         if known is None:
             known = 0, 0
@@ -93,7 +96,7 @@ class Frequent(Generic[K]):
 
 @dataclass(slots=True, eq=False)
 class _Counted:
-    """What one port counted, since the beginning and since the last line of the log."""
+    """The counts of one port, since the beginning and since the last line of the log."""
 
     total: int = 0
     paths: Frequent[_Key] = field(default_factory=lambda: Frequent(_PATHS))
@@ -104,7 +107,7 @@ class _Counted:
 
 
 class Unmatched:
-    """Count them."""
+    """The counts of all ports, and their lines in the log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -122,7 +125,7 @@ class Unmatched:
                 self._endpoints.setdefault(route.config.server_port, _Endpoints()).add(route)
         self._secrets = frozenset(secrets)
         self._nearest = {}
-        for port in [port for port in self._ports if self._of(port) is None]:
+        for port in [port for port in self._ports if self._endpoints_of(port) is None]:
             self._write(port, self._ports.pop(port))
         for port in self._endpoints.keys() - {0}:
             self._ports.setdefault(port, _Counted())
@@ -141,7 +144,7 @@ class Unmatched:
         if own.is_quiet:
             own.is_quiet = False
             self._write(port, own)
-            self._clock.later(_LOG_SECONDS, lambda: self._minute_over(port, own))
+            self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, own))
 
     def totals(self) -> dict[int, int]:
         """Return how many requests of each port led to no endpoint."""
@@ -149,22 +152,24 @@ class Unmatched:
 
     def most(self) -> list[UnmatchedPath]:
         """Return the most frequent paths of all ports, the most frequent first."""
-        return [
-            UnmatchedPath(port, *self._shown(key), key[2], count, *self._ports[port].times[key], self._near(port, key))
-            for count, port, key in self._most()
-        ]
+        found = []
+        for count, port, key in self._most_frequent():
+            first, last = self._ports[port].times[key]
+            method, path = self._method_and_path(key)
+            found.append(UnmatchedPath(port, method, path, key[2], count, first, last, self._nearest_of(port, key)))
+        return found
 
     def prepare(self) -> bool:
-        """Find the nearest endpoint of one of the paths that `most` returns; return whether it is that of the last.
+        """Find the nearest endpoint for one path that `most` returns; return whether none is missing any more.
 
-        It takes a millisecond with 1,000 endpoints: too long for all of them in one iteration of the loop.
+        The search takes a millisecond with 1,000 endpoints: too long for all paths in one iteration of the loop.
         """
-        unknown = [(port, key) for _, port, key in self._most() if (port, key) not in self._nearest]
+        unknown = [(port, key) for _, port, key in self._most_frequent() if (port, key) not in self._nearest]
         if unknown:
-            self._near(*unknown[0])
+            self._nearest_of(*unknown[0])
         return len(unknown) <= 1
 
-    def _most(self) -> list[tuple[int, int, _Key]]:
+    def _most_frequent(self) -> list[tuple[int, int, _Key]]:
         found = [(count, port, key) for port, own in self._ports.items() for key, count in own.paths.most(MOST_SHOWN)]
         return nlargest(MOST_SHOWN, found)
 
@@ -173,41 +178,41 @@ class Unmatched:
         for port, own in self._ports.items():
             self._write(port, own)
 
-    def _minute_over(self, port: int, own: _Counted) -> None:
+    def _end_minute(self, port: int, own: _Counted) -> None:
         if self._ports.get(port) is not own:
             return
         if not own.unlogged:
             own.is_quiet = True
             return
         self._write(port, own)
-        self._clock.later(_LOG_SECONDS, lambda: self._minute_over(port, own))
+        self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, own))
 
     def _write(self, port: int, own: _Counted) -> None:
         if not own.unlogged:
             return
         paths = []
         for key, count in own.recent.most(_LOGGED):
-            method, path = self._shown(key)
-            near = self._near(port, key)
+            method, path = self._method_and_path(key)
+            near = self._nearest_of(port, key)
             nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
             paths.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
         log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(paths))
         own.unlogged, own.recent = 0, Frequent(_RECENT_PATHS)
 
-    def _shown(self, key: _Key) -> tuple[str, str]:
+    def _method_and_path(self, key: _Key) -> tuple[str, str]:
         method, path, _ = key
         return loggable(method), loggable(masked_path(path, self._secrets))
 
-    def _of(self, port: int) -> "_Endpoints | None":
+    def _endpoints_of(self, port: int) -> "_Endpoints | None":
         """Return the endpoints of a bound port, None when no route has it; SERVER_PORT 0 may be bound to any."""
         return self._endpoints.get(port) or self._endpoints.get(0)
 
-    def _near(self, port: int, key: _Key) -> NearestEndpoint | None:
-        """Return the endpoint that was probably meant."""
+    def _nearest_of(self, port: int, key: _Key) -> NearestEndpoint | None:
+        """Return the endpoint that a request for this path probably meant."""
         if (port, key) not in self._nearest:
             if len(self._nearest) >= _KNOWN:
                 self._nearest = {}
-            endpoints = self._of(port)
+            endpoints = self._endpoints_of(port)
             self._nearest[port, key] = None if endpoints is None else endpoints.nearest(*key[:2])
         return self._nearest[port, key]
 
@@ -229,7 +234,11 @@ class _Endpoints:
                 self._literal.setdefault(path, []).append((route, event))
 
     def nearest(self, method: str, sent: str) -> NearestEndpoint | None:
-        """Return the endpoint whose path comes closest, or is the end of the other: a proxy adds or takes a prefix."""
+        """Return the endpoint with the most similar path.
+
+        Without one, return an endpoint whose path the sent one ends with, or the other way round: proxies add and
+        remove prefixes.
+        """
         path = unquote(sent)
         segments, paths = path.split("/"), dict(self._literal)
         for own, route, event in self._with_names:
