@@ -102,6 +102,7 @@ def _run(name: str, /, *arguments: Any, **options: Any) -> int:
 
 
 def _add(application: typer.Typer, name: str, heading: str) -> None:
+    """Add a command with its options and help, which are imported with it."""
     module = import_module(f"amqtt_rest_bridge.cli.{_COMMANDS[name][0]}")
 
     @functools.wraps(module.run)

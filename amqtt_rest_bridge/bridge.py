@@ -364,6 +364,7 @@ class Program:
 
 
 def _port_options(settings: Settings) -> PortOptions:
+    """Return how the ports of server mode are served."""
     tls = None
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         tls = TlsFiles(settings.server_certfile, settings.server_keyfile)

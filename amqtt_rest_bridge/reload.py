@@ -288,6 +288,7 @@ class Reloader:
         return FirstLoad(self._routes, self._loader.parsed, self._read, self._beside)
 
     async def _reload(self, look: Fingerprint | None) -> ReloadFailure | None:
+        """Load and use the files; return why that failed."""
         try:
             beside = self._beside
             self._read = await asyncio.to_thread(fingerprint, self._paths, beside) if look is None else look

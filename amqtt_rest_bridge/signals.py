@@ -71,6 +71,7 @@ class Signals:
         watchdog.start()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
+        """Begin the shutdown; on a second signal end the process at once."""
         name = signal.Signals(number)
         if self.received is not None:
             self._last_words(f"rest-bridge: error: {name.name} while shutting down: ended at once")

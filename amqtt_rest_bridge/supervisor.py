@@ -74,6 +74,7 @@ class Supervisor:
         return task
 
     async def _supervise(self, name: str, work: Work, *, once: bool) -> None:
+        """Run work again whenever it has ended; note when it keeps failing."""
         restarts = Restarts(self._backoff)
         while True:
             restarts.begin()
@@ -96,6 +97,7 @@ class Supervisor:
             await asyncio.sleep(delay)
 
     def _recover(self, name: str) -> None:
+        """Note that a task has run for long enough, or has done its work."""
         if self._failing.pop(name, None) is None:
             return
         log.warning("the task %s has recovered", name)

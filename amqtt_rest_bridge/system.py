@@ -154,6 +154,7 @@ def open_private(path: str | os.PathLike[str]) -> int:
 
 
 def _restrict(file: int | str, name: str) -> None:
+    """Restrict a file to its owner, if its mode allows more."""
     if os.stat(file).st_mode & 0o777 & ~_OWNER_ALONE:  # noqa: PTH116  # a descriptor or a path
         try:
             os.chmod(file, _OWNER_ALONE)  # noqa: PTH101  # as above

@@ -69,6 +69,7 @@ def loggable(topic: str) -> str:
 
 
 def _check_text(text: str) -> str | None:
+    """Return why a text can be neither topic nor filter."""
     if not text:
         return "is empty"
     # MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
@@ -146,6 +147,7 @@ class TopicIndex(dict[str, tuple[T, ...]]):
                 self._exact[topic_filter] = (*self._exact.get(topic_filter, ()), (number, value))
 
     def _add(self, levels: list[str], entry: tuple[int, T]) -> None:
+        """Add a filter with wildcards to the trie."""
         node = self._root = self._root or _Node()
         self._depth = max(self._depth, len(levels))
         for level in levels:
@@ -170,6 +172,7 @@ class TopicIndex(dict[str, tuple[T, ...]]):
         return found
 
     def _walk(self, root: _Node[T], topic: str) -> list[tuple[int, T]]:
+        """Return the entries of all filters with wildcards that match a topic."""
         # Levels below the deepest filter cannot matter, so a topic of 65,000 slashes costs no more than a short one.
         levels = topic.split("/", self._depth)
         if topic.startswith("$"):  # MQTT 3.1.1 section 4.7.2: a wildcard in the first level never matches these

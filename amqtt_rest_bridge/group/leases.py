@@ -382,6 +382,7 @@ class Leases:
                     self.surplus_slots.add(int(slot))
 
     def _receive_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
+        """Take a lease that the broker has sent, this worker's own ones included."""
         known, mine, slot.has_come = slot.lease, self.worker, True
         if known is None or lease.term >= known.term:
             slot.is_granted = False

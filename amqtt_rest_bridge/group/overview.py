@@ -180,6 +180,7 @@ def merge(statuses: Iterable[Status]) -> Status:
 
 
 def _numbers(statuses: Iterable[Status], name: str) -> dict[str, list[float]]:
+    """Return the numbers in a member of several statuses, such as `errors`, by their names."""
     found: dict[str, list[float]] = {}
     for status in statuses:
         members = status.get(name)
@@ -248,6 +249,7 @@ class Warnings:
         self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
 
     def _say(self, about: str, text: str, else_text: str, now: float) -> None:
+        """Log what is wrong about something, or `else_text` once it is not: each change once, and one line a second."""
         when, before = self._shown.get(about, (-math.inf, ""))
         if text != before and now - when >= _LOG_SECONDS:
             self._shown[about] = now, text

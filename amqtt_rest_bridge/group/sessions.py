@@ -101,6 +101,7 @@ class OwnSession(ConnectionUser):
             self._watches.see(message, retained=received.retain, size=size_of(received))
 
     async def _subscribe(self, connection: MqttConnection) -> None:
+        """Subscribe what is missing, then unsubscribe what is no longer wanted."""
         wanted = self._always | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
         with self._watches.asking_again() as again:
             missing = (wanted.keys() - self._subscribed) | set(again)

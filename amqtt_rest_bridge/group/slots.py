@@ -92,6 +92,7 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
 
 
 def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tuple[Feed, ...]:
+    """Return the subscriptions of a session; events with the same SOURCE_TOPIC share one."""
     events: dict[tuple[str, bool], set[EventName]] = {}
     for route in routes:
         for event in route.client_events:

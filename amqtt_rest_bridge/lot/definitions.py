@@ -115,6 +115,7 @@ class _BlockReader:
         self.is_rest_reported = self.is_missing_block_reported = False
 
     def read(self, node: Node, following: Iterator[Node]) -> None:
+        """Read a node; `following` are those behind it."""
         if isinstance(node, OpenComment):
             message = "this comment is never closed"
             self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
@@ -147,12 +148,14 @@ class _BlockReader:
             self.block.broken.add(name)
 
     def _report_twin(self, first: Block, offset: int, message: str) -> None:
+        """Report a block whose kind or name another one has."""
         line = self.report.position(first.offset).line
         self.report.error(FaultCode.DUPLICATE, offset, message, f"the first is in line {line}")
 
     # Blocks.
 
     def _open_block(self, node: StatementNode) -> None:
+        """Open the block of `ADD <block>`."""
         self.is_missing_block_reported = False
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
@@ -160,6 +163,7 @@ class _BlockReader:
             self._open_config(node, node.name.text)
 
     def _open_event(self, node: StatementNode) -> None:
+        """Open an event; report a name that no event can have, or that another one has."""
         block = self.block = Block(BlockKind.EVENT, node.offset)
         self.section = _Section.SETTINGS
         self.definition.blocks.append(block)
@@ -181,6 +185,7 @@ class _BlockReader:
         self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
 
     def _open_config(self, node: StatementNode, name: str) -> None:
+        """Open a block without a name; report what is behind it, and a second block of its kind."""
         first = node.pieces[0] if node.pieces else None
         setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
         broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()
@@ -243,6 +248,7 @@ class _BlockReader:
     # Settings.
 
     def _read_setting(self, written: StatementNode) -> None:
+        """Read a setting; report one that is in no block, unknown, there twice or without a value."""
         plain, block = written.name.text.upper(), self.block
         if plain in BLOCK_NAMES:
             hint = f"write ADD {' '.join([plain, *(piece.text for piece in written.pieces[:1])])}"
@@ -375,6 +381,7 @@ class _BlockReader:
     # Headers.
 
     def _read_header(self, written: StatementNode) -> None:
+        """Read `ADD <name> <value>` below WITH HEADERS."""
         self.last = node = self._without_mark(written, "ADD")
         if self.block is None or node is None:
             return

@@ -82,6 +82,7 @@ def _check_characters(url: str) -> None:
 
 
 def _check_authority(authority: str) -> None:
+    """Refuse what is between scheme and path of a URL unless it is a host, with or without a port."""
     found = _AUTHORITY.fullmatch(authority)
     if "@" in authority:
         raise FormError("holds credentials", "set USERNAME and PASSWORD instead")

@@ -133,6 +133,7 @@ class _TextLoader:
             self.routes.append(route)
 
     def _read_definition(self, definition: Definition) -> Route | None:
+        """Return the route of a definition, None if there is nothing to make it of; faults are reported."""
         report = self.report
         if definition.name is not None:
             self._claim(definition, ("route", definition.name), definition, f"there are two routes {definition.name}")

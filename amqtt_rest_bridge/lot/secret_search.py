@@ -264,6 +264,7 @@ class _View:
         return end, end + 1
 
     def _trace(self) -> list[int]:
+        """Return begin and end of what each escape became, in this view; found when first asked for."""
         if self._positions is None:
             self._positions, shorter = [], 0
             for found in self._pattern.finditer(self._of.data) if self._pattern and self._of else ():

@@ -51,6 +51,7 @@ def write_definition(
 
 
 def _settings(settings: BlockSettings, masker: Masker) -> Iterator[str]:
+    """Yield the lines of a block's settings."""
     for name, value in settings.texts.items():
         parameter = PARAMETERS[settings.block.kind][name]
         if parameter.secret or name in USER_NAMES:

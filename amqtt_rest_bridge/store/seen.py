@@ -118,6 +118,7 @@ class SeenKeys:
         return self._offset + self._monotonic()
 
     def _open(self) -> sqlite3.Connection:
+        """Return the open file; open it, and make its table, if it is not open."""
         if self._database is None:
             name = ":memory:" if self._path is None else str(self._path)
             if self._path is not None:

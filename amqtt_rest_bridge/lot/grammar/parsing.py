@@ -149,6 +149,7 @@ class _Nodes:
         self._stopped_at: int | None = None
 
     def _count(self, ast: Any, *, unreadable: bool) -> None:
+        """Count a statement or string; end the text once too much of it cannot be read."""
         self._statements += 1
         self._unreadable += unreadable
         if self._stopped_at is None and (self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS):

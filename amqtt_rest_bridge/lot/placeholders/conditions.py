@@ -155,6 +155,7 @@ def _type_name(value: Any) -> str:
 
 
 def _describe(placeholder: Placeholder, values: Values, mask: Callable[[Placeholder, str], str]) -> str:
+    """Return a placeholder with its value, masked, or why it has none."""
     try:
         value = values.get_or_default(placeholder)
         text = to_json(value[:_MOST_MASKED] if type(value) is str else value)

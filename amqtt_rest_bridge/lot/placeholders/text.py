@@ -266,6 +266,7 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
 
 
 def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | Placeholder]:
+    """Yield literal texts, `Fixed` ones and placeholders in turn."""
     for part in parts:
         if isinstance(part, Fixed):
             yield part

@@ -177,6 +177,7 @@ class Values(Struct, eq=False):
         return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint, unsent=True)
 
     def _payload_text(self, placeholder: Placeholder) -> str:
+        """Return the payload as text."""
         if self.text is None:
             try:
                 self.text = self.payload.decode()
@@ -186,6 +187,7 @@ class Values(Struct, eq=False):
         return self.text
 
     def _json_field(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of `{value.json.x}`, or of the whole JSON."""
         if self.json is None:
             try:
                 self.json = (from_json(self._payload_text(placeholder)),)
