@@ -60,7 +60,7 @@ _UNUSED_BY_READ_EVENTS = (
 def read_config(settings: BlockSettings) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
-    if "BASE_ADDRESS" not in settings and client and settings.has("ENABLE_CLIENT"):
+    if not settings.may_have("BASE_ADDRESS") and client and settings.has("ENABLE_CLIENT"):
         message, hint = (
             "BASE_ADDRESS is missing: ENABLE_CLIENT is true",
             'as in WITH BASE_ADDRESS "https://api.example.com"',
@@ -191,7 +191,7 @@ def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> Cl
     """
     if "QOS" in settings.values:
         settings.values["QOS"] = int(settings.values["QOS"])
-    triggered = "SOURCE_TOPIC" in settings or "EVERY" in settings
+    triggered = settings.may_have("SOURCE_TOPIC") or settings.may_have("EVERY")
     if config.enable_client and (triggered or not config.enable_server):
         return _read_client_event(settings, config, route)
     return _read_server_event(settings, config) if config.enable_server else None
@@ -201,12 +201,12 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     """Check and build an event that sends requests."""
     values = settings.values
     settings.warn_of_unused(Mode.CLIENT)
-    if "EVERY" in values and "SOURCE_TOPIC" not in settings:
+    if "EVERY" in values and not settings.may_have("SOURCE_TOPIC"):
         values["SOURCE_TOPIC"] = schedule_topic(route, settings.block.name)
     hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
-    source = {} if "EVERY" in settings else {"SOURCE_TOPIC": hint}
+    source = {} if settings.may_have("EVERY") else {"SOURCE_TOPIC": hint}
     complete = settings.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
-    mode = Mode.CLIENT if "BATCH_SIZE" not in settings else Mode.BATCH
+    mode = Mode.BATCH if settings.may_have("BATCH_SIZE") else Mode.CLIENT
     if mode is Mode.BATCH:
         _check_batch(settings)
     headers = _read_headers(settings, mode)
@@ -216,7 +216,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     body = texts["BODY"]
     _warn_of_unknown_type(settings, headers, body)
     payload, method = settings.texts.get("PAYLOAD"), values.get("METHOD")
-    is_empty = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
+    is_empty = method in ("POST", "PUT", "PATCH") and not settings.may_have("BODY")
     if is_empty and payload is not None and "{response." not in payload.text:
         message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
         settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
@@ -271,7 +271,7 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
     value = settings.texts.get(name)
     if value is None:
         return None
-    if "EVERY" in settings:
+    if settings.may_have("EVERY"):
         message = "SCHEMA_FILE refuses what EVERY runs: its payload is empty, which is not JSON"
         settings.warning(FaultCode.DOUBTFUL, name, message, "write an event of its own for the schedule")
     try:
@@ -361,7 +361,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         hint = 'WITH ENABLE_CLIENT "true" in REST_API_CONFIG makes it a client event'
         settings.report.warning(FaultCode.NO_EFFECT, settings.block.offset, message, hint)
         return None
-    reads = "SOURCE_TOPIC" in settings and values.get("METHOD", Method.GET) == Method.GET
+    reads = settings.may_have("SOURCE_TOPIC") and values.get("METHOD", Method.GET) == Method.GET
     settings.warn_of_unused(Mode.SERVER)
     needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}
     if reads:
@@ -373,9 +373,9 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
             warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
     else:
         why = "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
-        if "SOURCE_TOPIC" not in settings:
+        if not settings.may_have("SOURCE_TOPIC"):
             why = "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true"
-        needed["DESTINATION_TOPIC"] = why if config.enable_client or "SOURCE_TOPIC" in settings else None
+        needed["DESTINATION_TOPIC"] = why if config.enable_client or settings.may_have("SOURCE_TOPIC") else None
     complete = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
         settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")

@@ -297,13 +297,13 @@ class BlockSettings:
             end = end_of(value.pieces[-1], self.report)
             self.report.error(FaultCode.INVALID_VALUE, value.offset, message, hint, end=end)
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
-        return name in self.block.settings or name in self.failed
-
     def has(self, name: str) -> bool:
-        """Return whether a setting is certainly there, even if its value cannot be used."""
+        """Return whether a setting is there, even if its value cannot be used."""
         return name in self.block.settings or name in self.block.broken
+
+    def may_have(self, name: str) -> bool:
+        """Return whether a setting is there, or an unknown name may have meant it: then it is not missed."""
+        return name in self.block.settings or name in self.failed
 
     def value(self, name: str) -> Any:
         """Return the value of a setting, its default as the table has it where it is missing or at fault."""
@@ -393,7 +393,7 @@ class BlockSettings:
     def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
         """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
         for name, hint in hints.items():
-            if name not in self:
+            if not self.may_have(name):
                 self.report.error(
                     FaultCode.MISSING, self.block.offset, f"{name} is missing: a {mode} event needs it", hint
                 )
