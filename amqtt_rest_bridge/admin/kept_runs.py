@@ -108,12 +108,14 @@ class KeptRuns:
         self._most = most_bytes
         self._runs: dict[str, KeptRun] = {}  # the oldest first
         self._parts: dict[_Part, dict[str, KeptRun]] = {}
-        self._sizes: dict[str, int] = {}  # of the runs: to measure one takes some microseconds
-        self._bytes: dict[str, int] = {}  # by route
-        self.bytes = 0
-        """About how many bytes they take."""
+        self._bytes = Counter[str]()  # by route
         for run in first:
             self._keep(run)
+
+    @property
+    def bytes(self) -> int:
+        """Return about how many bytes they take."""
+        return self._bytes.total()
 
     def add(self, run: KeptRun) -> None:
         """Keep a run, as the newest one."""
@@ -122,6 +124,7 @@ class KeptRuns:
             self._copy(run.run.id or "", run)
 
     def _keep(self, run: KeptRun) -> KeptRun:
+        """Keep a run, without its payload if that is too large, drop others beyond the bounds; return what is kept."""
         name, route = run.run.id or "", run.run.route or ""
         if name in self._runs:
             self._remove(name)
@@ -130,9 +133,7 @@ class KeptRuns:
             size = run.size
         part = self._part(run)
         self._runs[name] = part[name] = run
-        self._sizes[name] = size
-        self._bytes[route] = self._bytes.get(route, 0) + size
-        self.bytes += size
+        self._bytes[route] += size
         if len(part) > (MOST_FAILURES if run.is_failure else MOST_OTHERS):
             self._drop(next(iter(part)))
         while self.bytes > self._most:
@@ -180,6 +181,7 @@ class KeptRuns:
             self._copy(name, self._runs[name])
 
     def _set_retry(self, name: str, run: str | None, outcome: str | None) -> None:
+        """Set the newest retry of a kept run, and how it went; a success stays."""
         kept = self._runs.get(name)
         if kept is None:
             return
@@ -228,9 +230,11 @@ class KeptRuns:
         return dict(sorted(codes.items()))
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
+        """Return the kept runs of the same route and outcome."""
         return self._parts.setdefault((run.run.route or "", run.outcome), {})
 
     def _drop(self, name: str) -> None:
+        """Keep a run no longer, since a bound was reached."""
         run = self._runs[name]
         self._remove(name)
         self._copy(name, None)
@@ -244,11 +248,10 @@ class KeptRuns:
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)
-        route, part, size = run.run.route or "", self._part(run), self._sizes.pop(name)
+        route, part = run.run.route or "", self._part(run)
         del part[name]
         if not part:
             del self._parts[route, run.outcome]
-        self._bytes[route] -= size
-        self.bytes -= size
+        self._bytes[route] -= run.size
         if not self._bytes[route]:
             del self._bytes[route]
