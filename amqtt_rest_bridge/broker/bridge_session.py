@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -152,7 +152,6 @@ class BridgeSession:
     def connected(self, connection: "BridgeConnection", receive_maximum: int) -> None:
         """Use this connection, with at most `receive_maximum` messages in flight, and send what waits."""
         self.connection, self._most_in_flight = connection, receive_maximum
-        connection.on_writable = self.resume
         self.resume()
 
     def disconnected(self) -> None:
@@ -347,8 +346,8 @@ class BridgeConnection(asyncio.Protocol):
     """
 
     def __init__(self, endpoint: "Endpoint") -> None:
-        self.on_writable: Callable[[], None] = lambda: None
-        """Called when the socket takes more again."""
+        self.session: BridgeSession | None = None
+        """The session that CONNECT has named, None before CONNECT."""
         self.is_leaving = False
         """Whether the bridge has said that it ends the connection."""
         self._endpoint = endpoint
@@ -361,7 +360,7 @@ class BridgeConnection(asyncio.Protocol):
 
     @property
     def takes_more(self) -> bool:
-        """Return whether a message may be written now. If not, `on_writable` is called once it may."""
+        """Return whether a message may be written now. If not, `session.resume` is called once it may."""
         is_room = len(self._unsent) < _MOST_WRITTEN and self._unsent_bytes < _MOST_WRITTEN_BYTES
         return is_room and not self._is_full
 
@@ -440,7 +439,8 @@ class BridgeConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Send the messages that wait."""
         self._is_full = False
-        self.on_writable()
+        if self.session is not None:
+            self.session.resume()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Report the end to the endpoint."""
@@ -450,8 +450,8 @@ class BridgeConnection(asyncio.Protocol):
         unsent, self._unsent, self._unsent_bytes, self._flush_is_due = self._unsent, [], 0, False
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
-            if not self._is_full:
-                self.on_writable()
+            if not self._is_full and self.session is not None:
+                self.session.resume()
 
     def _process_soon(self) -> None:
         if not self._processing_is_due:

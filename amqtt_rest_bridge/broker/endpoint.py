@@ -104,7 +104,7 @@ class Endpoint:
         # The topics of all events; None unless the bridge subscribes to unmatched topics.
         self._event_topics: TopicIndex[EventSubscription] | None = None
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
-        self._connections: dict[BridgeConnection, BridgeSession | None] = {}
+        self._connections: set[BridgeConnection] = set()
         self._ready_session: BridgeSession | None = None  # which said that the bridge is ready
         self._heard = False  # whether a packet has come since `has_heard` was last called
         # Subscriptions that are to get retained messages; then their SUBACK, with this packet id, is sent.
@@ -222,12 +222,12 @@ class Endpoint:
 
     def connection_opened(self, connection: BridgeConnection) -> None:
         """Note a new connection."""
-        self._connections[connection] = None
+        self._connections.add(connection)
 
     def act_on(self, connection: BridgeConnection, packet: Any) -> None:
         """Act on a packet of the bridge; raises `PacketError` for one that MQTT does not allow here."""
         self._heard = True
-        session = self._connections[connection]
+        session = connection.session
         if isinstance(packet, private.ConnectPacket):
             self._connect(connection, packet)
         elif session is None:
@@ -252,7 +252,8 @@ class Endpoint:
 
     def connection_ended(self, connection: BridgeConnection) -> None:
         """Detach the session of a connection that has ended; delete the session unless it is kept."""
-        session = self._connections.pop(connection, None)
+        self._connections.discard(connection)
+        session = connection.session
         if session is None or session.connection is not connection:
             return
         session.disconnected()
@@ -289,7 +290,7 @@ class Endpoint:
         if (before := session.connection) is not None:
             session.disconnected()
             before.abort()
-        self._connections[connection] = session
+        connection.session = session
         connection.write(private.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
@@ -348,7 +349,7 @@ class Endpoint:
             for subscription in list(self._by_key.values()):
                 if subscription.name is not None and subscription.name not in events:  # of an earlier bridge
                     self._unsubscribe(subscription.session, subscription.key)
-            self._ready_session = self._connections[connection]
+            self._ready_session = connection.session
             self.ready.set()
             if self._lossless is not None:
                 self._lossless.bridge_is_ready()
