@@ -39,7 +39,7 @@ _FAILURES: dict[str | None, ErrorCode] = {
 }
 REQUEST_ID = "X-Request-ID"
 _EXPOSED = "ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, X-Request-ID"
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_HEALTHY = Reply(b'{"status":"ok"}', kept=False)
 _SUMMARY = [name for name in query.description()["components"]["schemas"]["SummaryField"]["enum"] if name != "snippet"]
 _SHOWN_LENGTH = 80
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -74,9 +74,9 @@ def create_app(
         "/api/suggest": Resource(answers.suggestions, cache=cache),
         "/api/facets": Resource(answers.facets, cache=cache),
         "/openapi.json": Resource(lambda _req: description),
-        "/health": Resource(answers.health),
+        "/health": Resource(lambda _req: _HEALTHY),
         "/ready": Resource(answers.ready),
-        "/metrics": Resource(answers.metrics),
+        "/metrics": Resource(lambda _req: cache.metrics()),
         **pages.resources(),
     }
     cross_origin: Any = falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)
@@ -181,12 +181,12 @@ class Answers:
             }
         return Reply(msgspec.json.encode(document), headers, kept=kept, searched=wanted.text, total=page.total)
 
-    def _results(self, page: Page, asked: Asked, path: str) -> list[dict[str, Any]]:
+    def _results(self, page: Page[Summary], asked: Asked, path: str) -> list[dict[str, Any]]:
         results = []
         for each in page.found:
-            result = _members(each.summary, self._base_url)
+            result = _members(each.template, self._base_url)
             if path != query.LIST_PATH:
-                result["content"] = each.summary.content
+                result["content"] = each.template.content
                 result["score"] = round(each.score, 6)
                 result["matched"] = [
                     word.typed if word.typed == word.found
@@ -230,18 +230,10 @@ class Answers:
         ]
         return _reply({"template": members}, query.result_headers(query.unknown_names(req.query_string)))
 
-    def health(self, _req: falcon.Request) -> Reply:
-        """Return the answer of GET /health."""
-        return Reply(b'{"status":"ok"}', kept=False)
-
-    def ready(self, req: falcon.Request) -> Reply:
+    def ready(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /ready."""
         self._library.check()
-        return self.health(req)
-
-    def metrics(self, _req: falcon.Request) -> Reply:
-        """Return the answer of GET /metrics."""
-        return Reply(self._cache.metrics(), media_type=_METRICS, kept=False)
+        return _HEALTHY
 
 
 def _reply(document: object, headers: Mapping[str, str]) -> Reply:

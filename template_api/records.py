@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 DEFAULT_LIMIT = 20
 _KEPT = 3  # ids of a place
 
+Of = TypeVar("Of")
 FreeForm = Mapping[str, Any]
 """A free-form JSON object of the specification; ours carry at least `id`, `name` and `slug`."""
 
@@ -99,10 +100,10 @@ class SynonymRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One search result: the template, its score (0 to 1) and the words that were found."""
+class Found(Generic[Of]):
+    """One result: the template (its key, where the search has found it), its score (0 to 1), the words that it has."""
 
-    summary: Summary
+    template: Of
     score: float
     matched: tuple[Word, ...] = ()
 
@@ -123,15 +124,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Page(Generic[Of]):
     """The templates that a query asks for, how many there are in all, and where this page ended, None at the end.
 
     `corrected` are the words of the query that others were searched for in place of, `ignored` those that the library
     has nothing for.
     """
 
-    found: tuple[Found, ...]
-    total: int
+    found: tuple[Found[Of], ...] = ()
+    total: int = 0
     corrected: tuple[Word, ...] = ()
     ignored: tuple[str, ...] = ()
     place: Place | None = None

@@ -26,6 +26,7 @@ from template_api.library import TemplateLibrary
 log = logging.getLogger(__name__)
 
 JSON = "application/json"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 MAX_BODY_BYTES = 65536
 _REPLY_BYTES = 2048  # of an answer without its texts
 _CACHED_BYTES = 24 * 1024 * 1024
@@ -128,7 +129,7 @@ class ReplyCache:
                 log.info("search without a result: %s", visible(text))
         return reply
 
-    def metrics(self) -> bytes:
+    def metrics(self) -> Reply:
         """Return the counts in Prometheus' text format, and whether searches are answered."""
         try:
             self._library.check()
@@ -140,9 +141,10 @@ class ReplyCache:
             ("template_api_empty_searches_total", "counter", "Searches that found nothing.", self._empty_searches),
             ("template_api_ready", "gauge", "1 while searches are answered.", ready),
         )
-        return "".join(
+        lines = [
             f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
-        ).encode()
+        ]
+        return Reply("".join(lines).encode(), media_type=_METRICS, kept=False)
 
 
 @lru_cache(64)

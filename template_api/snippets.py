@@ -5,7 +5,7 @@ from html import escape
 from typing import Final
 
 from template_api.ranking import stem, words
-from template_api.records import Found
+from template_api.records import Found, Summary
 
 _LENGTH: Final = 240
 _LEAD: Final = 40  # characters before the first word
@@ -26,18 +26,18 @@ _MARKED: Final = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]+){_END}")
 _UNMARKED: Final = dict.fromkeys(map(ord, (_BEGIN, _END)))
 
 
-def snippet(found: Found) -> str:
+def snippet(found: Found[Summary]) -> str:
     """Return about 240 characters of the content or, where no word is in that, of the short description, as HTML.
 
     All is escaped but `<mark>` and `</mark>` around the words that `matched` lists, in whatever form they are there.
     """
-    description = " ".join(found.summary.short_description.split())
+    description = " ".join(found.template.short_description.split())
     return excerpt(found) or _html(_window(_marked(found, description)))
 
 
-def excerpt(found: Found) -> str:
+def excerpt(found: Found[Summary]) -> str:
     """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
-    content = found.summary.content[:_READ]
+    content = found.template.content[:_READ]
 
     def unmarked(match: re.Match[str]) -> str:
         return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
@@ -49,12 +49,12 @@ def excerpt(found: Found) -> str:
     return ""
 
 
-def marked_text(found: Found, text: str) -> str:
+def marked_text(found: Found[Summary], text: str) -> str:
     """Return a whole text as HTML, with the words that `matched` lists in `<mark>`."""
     return _html(_marked(found, text))
 
 
-def _marked(found: Found, text: str) -> str:
+def _marked(found: Found[Summary], text: str) -> str:
     """Return a text with marks around the words; in scripts without spaces, around pairs of characters."""
     sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
     known: dict[str, str] = {}

@@ -143,7 +143,7 @@ class TemplateLibrary:
             self._follower.join()
         self._opened.close()
 
-    def find(self, query: TemplateQuery) -> Page:
+    def find(self, query: TemplateQuery) -> Page[Summary]:
         """Return the templates that a query asks for: best first, or newest first when it has no text."""
         self.current()
         if query.is_listed:
@@ -152,9 +152,10 @@ class TemplateLibrary:
             query.text, query.limit, query.offset, _filters(query), exact=query.exact, since=query.updated_since,
             sort=query.sort, place=query.place,
         )  # fmt: skip
-        summaries = self._summaries([hit.key for hit in ranked.hits])
-        found = [Found(summaries[hit.key], hit.score, hit.matched) for hit in ranked.hits if hit.key in summaries]
-        return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored, ranked.place)
+        summaries = self._summaries([each.template for each in ranked.found])
+        known = [each for each in ranked.found if each.template in summaries]
+        found = tuple(Found(summaries[each.template], each.score, each.matched) for each in known)
+        return Page(found, ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
     def suggest(self, text: str) -> tuple[tuple[Summary, ...], tuple[Word, ...]]:
         """Return at most eight templates whose titles complete a text with an unfinished last word.
@@ -218,7 +219,7 @@ class TemplateLibrary:
             connection.execute(_VERSION)
         self._ranking()
 
-    def _latest(self, query: TemplateQuery) -> Page:
+    def _latest(self, query: TemplateQuery) -> Page[Summary]:
         """Return the newest templates that pass the filters, from the database."""
         wanted = [col(_T.status) == Status.PUBLISHED.value]
         for any_of in _filters(query):

@@ -10,7 +10,7 @@ template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`
 (what a query means); `engine` (the index and the search in it).
 """
 
-from template_api.ranking.engine import Filters, Hit, Ranked, Ranking, SearchIndex
+from template_api.ranking.engine import Filters, Ranking, SearchIndex
 from template_api.ranking.fields import Document, Prepared, prepared
 from template_api.ranking.tokens import stem, words
 from template_api.ranking.vocabulary import Synonyms
@@ -18,9 +18,7 @@ from template_api.ranking.vocabulary import Synonyms
 __all__ = [
     "Document",
     "Filters",
-    "Hit",
     "Prepared",
-    "Ranked",
     "Ranking",
     "SearchIndex",
     "Synonyms",

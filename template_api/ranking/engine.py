@@ -8,7 +8,6 @@ import ctypes
 import os
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +17,9 @@ from tantivy import Document as Entry
 from template_api.ranking.fields import (
     STOP_STEMS,
     Document,
-    all_of,
     any_of,
-    either,
     filtered,
+    joined,
     schema,
     term_query,
     unscored,
@@ -29,7 +27,7 @@ from template_api.ranking.fields import (
 from template_api.ranking.meaning import NO_SYNONYMS, Meaning, QueryWord, interpret
 from template_api.ranking.tokens import STOP_WORDS, likest, stem, title_likeness, words
 from template_api.ranking.vocabulary import Synonyms, Vocabulary, Words
-from template_api.records import Place, Sort, Word
+from template_api.records import Found, Page, Place, Sort, Word
 
 Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
@@ -50,30 +48,6 @@ _SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may bec
 # templates of 300 words, and there are so many more parts to merge.
 _WRITER_BYTES: Final = 30_000_000
 _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A template found: its key, its score (above 0, at most 1) and the words it has."""
-
-    key: str
-    score: float
-    matched: tuple[Word, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """The templates asked for, in order, how many were found in all, and where the page ended, None at the end.
-
-    `corrected` are the words of the query that others were searched for in place of, `ignored` those that nothing
-    was found for.
-    """
-
-    hits: tuple[Hit, ...] = ()
-    total: int = 0
-    corrected: tuple[Word, ...] = ()
-    ignored: tuple[str, ...] = ()
-    place: Place | None = None
 
 
 class _Indexed(NamedTuple):
@@ -120,7 +94,7 @@ class Ranking:
     def search(
         self, text: str, limit: int, offset: int = 0, filters: Filters = (), *, exact: bool = False,
         since: int | None = None, sort: Sort = Sort.RELEVANCE, place: Place | None = None,
-    ) -> Ranked:  # fmt: skip
+    ) -> Page[str]:  # fmt: skip
         """Return at most `limit` templates that have a word of the text and pass the filters, best first.
 
         A score is the share of what a template could reach at most for this text. What scores less than a tenth of the
@@ -132,7 +106,7 @@ class Ranking:
         wanted = meaning.wanted
         takes_all = not text and (sort is Sort.TITLE or since is not None)
         if limit < 1 or not (wanted or takes_all):
-            return Ranked(ignored=meaning.ignored)
+            return Page(ignored=meaning.ignored)
         found = self._found(self._query(text, wanted, filters, since), wanted)
         order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
         begin = place or Place(offset)
@@ -143,8 +117,8 @@ class Ranking:
         at = {each.template.key: number for number, each in enumerate(ordered, 1)}
         first = next((at[key] for key in reversed(begin.keys) if key in at), begin.shown)
         hits = self._hits(ordered[first : first + limit], wanted)
-        ended = begin.after([hit.key for hit in hits]) if len(ordered) > first + limit else None
-        return Ranked(hits, len(found), meaning.corrected, meaning.ignored, ended)
+        ended = begin.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
+        return Page(hits, len(found), meaning.corrected, meaning.ignored, ended)
 
     def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
         """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
@@ -156,7 +130,7 @@ class Ranking:
         begun = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_SUGGESTED_WORDS)]
         if not last or not begun:
             ranked = self.search(text, limit)
-            return tuple(hit.key for hit in ranked.hits), ranked.corrected
+            return tuple(each.template for each in ranked.found), ranked.corrected
         meaning = self._meaning(" ".join(before))
         others = [(Occur.Should, self._clause(each)) for each in meaning.wanted]
         query = Query.boolean_query([(Occur.Must, unscored(any_of("title", begun))), *others])
@@ -186,7 +160,7 @@ class Ranking:
 
     def _query(self, text: str, wanted: Sequence[QueryWord], filters: Filters, since: int | None) -> Query:
         """Return the query for the words of a text, or for all templates where there is no text."""
-        return filtered(either(map(self._clause, wanted)) if text else Query.all_query(), filters, since)
+        return filtered(joined(map(self._clause, wanted)) if text else Query.all_query(), filters, since)
 
     def _clause(self, wanted: QueryWord) -> Query:
         """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
@@ -194,7 +168,7 @@ class Ranking:
         for option in wanted.options:
             weight = wanted.count * option.weight / len(option.terms)
             terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
-            options.append(terms[0] if len(terms) == 1 else all_of(terms))
+            options.append(terms[0] if len(terms) == 1 else joined(terms, Occur.Must))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
     def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_Found]:
@@ -205,7 +179,9 @@ class Ranking:
             return found
         least = max(option.rarity for each in wanted for option in each.options) / 2
         rare = [each for each in wanted if any(option.rarity >= least for option in each.options)]
-        having = set(self._rows(self._searcher.search(all_of(map(self._clause, rare)), self._searcher.num_docs).hits))
+        having = set(
+            self._rows(self._searcher.search(joined(map(self._clause, rare), Occur.Must), self._searcher.num_docs).hits)
+        )
         others = found[end:]
         return found[:end] + [one for one, row in zip(others, self._rows(others), strict=True) if row in having]
 
@@ -234,7 +210,7 @@ class Ranking:
             top.append(each._replace(score=each.score * bonus))
         return [*sorted(top, key=_ORDERS[order]), *ordered[_REORDERED:count]]
 
-    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> tuple[Hit, ...]:
+    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> tuple[Found[str], ...]:
         """Return templates with their shares of the ideal score, and the words that they have."""
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
@@ -260,7 +236,7 @@ class Ranking:
             both = zip(wanted, options, strict=True)
             matched = tuple(option.word(each.typed) for each, option in both if option)
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
-            found.append(Hit(candidate.template.key, share, matched))
+            found.append(Found(candidate.template.key, share, matched))
         return tuple(found)
 
     def _rows(self, found: Sequence[_Found]) -> list[int]:

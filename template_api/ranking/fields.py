@@ -128,17 +128,12 @@ def any_of(field: str, values: Collection[str | int]) -> Query:
     """Return the query for what has one of some values in a field."""
     if len(values) > _ALL_TOGETHER:
         return Query.term_set_query(schema(), field, list(values))
-    return either([Query.term_query(schema(), field, value, "basic") for value in values])
+    return joined([Query.term_query(schema(), field, value, "basic") for value in values])
 
 
-def either(queries: Iterable[Query]) -> Query:
-    """Return the query for what one of several finds; their scores add up."""
-    return Query.boolean_query([(Occur.Should, query) for query in queries])
-
-
-def all_of(queries: Iterable[Query]) -> Query:
-    """Return the query for what all of several find; their scores add up."""
-    return Query.boolean_query([(Occur.Must, query) for query in queries])
+def joined(queries: Iterable[Query], occur: Occur = Occur.Should) -> Query:
+    """Return the query for what one of several finds, or all of them (`Occur.Must`); their scores add up."""
+    return Query.boolean_query([(occur, query) for query in queries])
 
 
 def unscored(query: Query) -> Query:

@@ -18,4 +18,4 @@ def factory(documents: Sequence[Mapping[str, str]]) -> Callable[[str, int], list
         )
         for each in documents
     )
-    return lambda query, count: [hit.key for hit in ranking.search(query, count).hits]
+    return lambda query, count: [hit.template for hit in ranking.search(query, count).found]

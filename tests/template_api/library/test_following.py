@@ -22,7 +22,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 def found(library: TemplateLibrary, text: str) -> list[str | None]:
-    return [each.summary.slug for each in library.find(TemplateQuery(text=text)).found]
+    return [each.template.slug for each in library.find(TemplateQuery(text=text)).found]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Stor
     store.bring(make_template("t9", difficulty="advanced", published_at="2026-01-11"))
     library.refresh()
     wanted = TemplateQuery(difficulty="advanced")
-    assert [each.summary.slug for each in library.find(wanted).found] == ["t9"]
+    assert [each.template.slug for each in library.find(wanted).found] == ["t9"]
     set_status(store.url, "t9", Status.DRAFT)
     library.refresh()
     assert library.find(wanted).total == 0

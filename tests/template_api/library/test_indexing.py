@@ -22,7 +22,7 @@ SMALL_PARTS = Pace(rows=1, first_index=60.0)
 
 
 def found(library: TemplateLibrary, text: str) -> set[str | None]:
-    return {each.summary.slug for each in library.find(TemplateQuery(text=text, limit=30)).found}
+    return {each.template.slug for each in library.find(TemplateQuery(text=text, limit=30)).found}
 
 
 def opened(store: "Store", pace: Pace | None = None) -> TemplateLibrary:

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from template_api.ranking import Ranked, Ranking, SearchIndex
+from template_api.ranking import Ranking, SearchIndex
 from template_api.ranking.meaning import MOST_CORRECTED
 from template_api.ranking.tokens import STOP_WORDS, stem
 from template_api.ranking.vocabulary import SHORTEST_DOUBTED
-from template_api.records import Word
+from template_api.records import Page, Word
 from tests.benchmarks.ranking import Texts, documents
 from tests.template_api.ranking.indexed import document, indexed
 
@@ -31,7 +31,7 @@ def library() -> Ranking:
 
 
 def keys(ranking: Ranking, text: str) -> list[str]:
-    return [hit.key for hit in ranking.search(text, 10).hits]
+    return [hit.template for hit in ranking.search(text, 10).found]
 
 
 @pytest.mark.parametrize(
@@ -116,25 +116,25 @@ def test_a_correction_counts_a_little_less(text: str, expected: list[str]) -> No
 
 
 def test_a_correction_names_the_word_as_typed_and_as_found(library: Ranking) -> None:
-    (hit,) = library.search("webhok x", 10).hits
+    (hit,) = library.search("webhok x", 10).found
     assert hit.matched == (Word("webhok", "webhook"),)
-    (hit,) = library.search("timeseries x", 10).hits
+    (hit,) = library.search("timeseries x", 10).found
     assert hit.matched == (Word("timeseries", "time"), Word("timeseries", "series"))
-    (hit,) = library.search("web hook x", 10).hits
+    (hit,) = library.search("web hook x", 10).found
     assert hit.matched == (Word("web hook", "webhook"),)
 
 
 def test_words_run_together_are_parted_where_both_are_common() -> None:
     contents = ["thermo stat"] + ["therm ostat"] * 5 + ["thermos"] * 9
     library = indexed(document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
-    hits = library.search("thermostat x", 20).hits
+    hits = library.search("thermostat x", 20).found
     assert {match.found for hit in hits for match in hit.matched} == {"therm", "ostat"}
 
 
 def test_the_commonest_of_equally_near_words_replace_an_unknown_one() -> None:
     contents = ["lampa"] + [f"lamp{letter}" for letter in "zyx"] * 2
     library = indexed(document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
-    found = {match.found for hit in library.search("lampq x1", 10).hits for match in hit.matched}
+    found = {match.found for hit in library.search("lampq x1", 10).found for match in hit.matched}
     assert found == {"lampx", "lampy", "lampz"}
 
 
@@ -179,9 +179,9 @@ def test_misspelt_words_of_templates_change_nothing_for_words_spelt_right() -> N
 
 
 def test_an_exact_search_changes_no_word(library: Ranking) -> None:
-    assert library.search("webhok", 10, exact=True) == Ranked(ignored=("webhok",))
+    assert library.search("webhok", 10, exact=True) == Page(ignored=("webhok",))
     assert library.search("web hook", 10, exact=True).total == 0
-    assert [hit.key for hit in library.search("webhook supervis", 10, exact=True).hits] == ["webhook"]
+    assert [hit.template for hit in library.search("webhook supervis", 10, exact=True).found] == ["webhook"]
 
 
 def test_what_was_changed_and_what_was_ignored_is_named(library: Ranking) -> None:
@@ -195,14 +195,14 @@ def test_words_that_replace_one_share_the_rarity_of_the_commonest_and_the_best_c
     library = indexed(
         [*common, document("rare", "", "", "", "lampb", ""), document("both", "", "", "", "lampa lampb", "")]
     )
-    scores = {hit.key: hit.score for hit in library.search("lampx y", 10).hits}
+    scores = {hit.template: hit.score for hit in library.search("lampx y", 10).found}
     assert scores["rare"] == scores["common0"]
     assert scores["both"] < scores["rare"], "the text is longer, and a second word for the same adds nothing"
 
 
 def test_a_misspelt_stop_word_is_dropped(library: Ranking) -> None:
     assert keys(library, "whicch panel") == ["front"]
-    (hit,) = library.search("betwen panel", 10).hits
+    (hit,) = library.search("betwen panel", 10).found
     assert hit.matched == (Word("panel", "panel"),)
 
 
@@ -210,13 +210,13 @@ def test_only_so_many_unknown_words_are_corrected() -> None:
     words = [f"{'abcdefghijklmnopqrstuvwxyz'[number % 26]}{'qvxzjkw'[number // 26] * 3}lamp" for number in range(50)]
     library = indexed(document(word, "", "", "", word, "") for word in words)
     misspelt = " ".join(word.replace("lamp", "lmap") for word in words)
-    assert len(library.search(misspelt, 100).hits) == MOST_CORRECTED
+    assert len(library.search(misspelt, 100).found) == MOST_CORRECTED
 
 
 def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) -> None:
-    (wrong,) = library.search("webhok webhok x", 10).hits
+    (wrong,) = library.search("webhok webhok x", 10).found
     for text in ("webhook webhok x", "webhok webhook x"):
-        (hit,) = library.search(text, 10).hits
+        (hit,) = library.search(text, 10).found
         assert hit.matched == (Word("webhook", "webhook"),)
         assert hit.score > wrong.score
 
@@ -235,4 +235,4 @@ def test_a_word_that_may_be_misspelt_in_the_library_is_named_as_it_is_searched()
     right = [document(str(number), "", "", "", "receive webhook", "") for number in range(10)]
     ranked = indexed([*right, document("misspelt", "", "", "", "webhok", "")]).search("webhok", 20)
     assert ranked.corrected == (Word("webhok", "webhook"),)
-    assert len(ranked.hits) == 11
+    assert len(ranked.found) == 11

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from template_api.library import TemplateLibrary, import_templates
-from template_api.records import Page, TemplateQuery
+from template_api.records import Page, Summary, TemplateQuery
 
 LIBRARY = Path(__file__).parents[3] / "conf" / "library"
 QUERIES = Path(__file__).with_name("everyday")
@@ -34,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateLibrar
         yield opened
 
 
-def asked(library: TemplateLibrary, text: str) -> Page:
+def asked(library: TemplateLibrary, text: str) -> Page[Summary]:
     return library.find(TemplateQuery(text=text, limit=3))
 
 
@@ -44,7 +44,7 @@ def test_what_is_meant_is_among_the_first_three(library: TemplateLibrary, file: 
     missed = [
         text
         for text, meant in lines
-        if not {each.summary.slug for each in asked(library, text).found} & set(meant.split())
+        if not {each.template.slug for each in asked(library, text).found} & set(meant.split())
     ]
     assert len(missed) <= len(lines) * (1 - LEAST_SHARE), missed
 

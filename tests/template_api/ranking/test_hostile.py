@@ -76,7 +76,7 @@ HOSTILE = [
 
 
 def assert_answered_like_ordinary_words(library: Library, text: str) -> None:
-    assert all(0 < hit.score <= 1 for hit in library.ranking.search(text, 30).hits)
+    assert all(0 < hit.score <= 1 for hit in library.ranking.search(text, 30).found)
     assert library.cost(text) < DEARER * library.ordinary
 
 
@@ -104,7 +104,7 @@ def tiny() -> Ranking:
 @given(text=st.text(st.characters(codec=None), max_size=200))
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_is_answered(text: str) -> None:
-    hits = tiny().search(text, 30).hits
+    hits = tiny().search(text, 30).found
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
@@ -114,7 +114,7 @@ def test_any_text_can_be_indexed_and_found_again(examples: int) -> None:
     @settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
     def holds(text: str) -> None:
         ranking = indexed([document("a", text, "", text, text, text), document("b", "other", "", "", "", "")])
-        found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
+        found = "a" in {hit.template for hit in ranking.search(text, 10).found}
         assert found == bool(words(text))
 
     holds()

@@ -11,7 +11,7 @@ METER = document("meter", "Flow meter", "", "", "Reads the flow.", "")
 
 
 def found(ranking: Ranking, text: str) -> set[str]:
-    return {hit.key for hit in ranking.search(text, 10).hits}
+    return {hit.template for hit in ranking.search(text, 10).found}
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from template_api.ranking import Document, Hit, Ranking
-from template_api.records import Sort, Word
+from template_api.ranking import Document, Ranking
+from template_api.records import Found, Sort, Word
 from tests.template_api.ranking.indexed import document, indexed
 
 
@@ -15,7 +15,7 @@ def made(
 
 
 def keys(ranking: Ranking, text: str, limit: int = 10) -> list[str]:
-    return [hit.key for hit in ranking.search(text, limit).hits]
+    return [hit.template for hit in ranking.search(text, limit).found]
 
 
 FILLER = [made(f"filler{number}", f"Other matter {number}", content="nothing to see") for number in range(5)]
@@ -69,7 +69,7 @@ def test_a_description_that_is_the_beginning_of_the_content_counts_once() -> Non
     content = "A needle in a haystack is hard to find. The rest is hay."
     excerpt = made("a", "x", short="A needle in a haystack…", content=content)
     without = made("b", "x", content=content)
-    first, second = indexed([excerpt, without, *FILLER]).search("needle", 10).hits
+    first, second = indexed([excerpt, without, *FILLER]).search("needle", 10).found
     assert first.score == second.score
 
 
@@ -141,8 +141,8 @@ def test_no_more_than_the_limit_are_returned(library: Ranking) -> None:
 
 def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score() -> None:
     ranking = indexed(made(f"{number:03}", content="needle " + "hay " * number) for number in range(100))
-    hits = ranking.search("needle", 100).hits
-    assert [hit.key for hit in hits] == [f"{number:03}" for number in range(100)]
+    hits = ranking.search("needle", 100).found
+    assert [hit.template for hit in hits] == [f"{number:03}" for number in range(100)]
 
 
 def test_a_filter_finds_its_matches_among_many_better_ones() -> None:
@@ -152,7 +152,7 @@ def test_a_filter_finds_its_matches_among_many_better_ones() -> None:
         for number, content in enumerate(contents)
     )
     ranked = library.search("pump valve common", 30, 0, [["tag:rare"]])
-    assert {hit.key for hit in ranked.hits} == {str(number) for number in range(1600, 1610)}
+    assert {hit.template for hit in ranked.found} == {str(number) for number in range(1600, 1610)}
     assert ranked.total == 10
 
 
@@ -161,7 +161,7 @@ def test_a_template_passes_a_filter_with_one_of_its_facets_and_has_to_pass_all_f
     library = indexed(document(key, "pump", "", "", "", "", facets=each) for key, each in facets.items())
 
     def passing(*filters: list[str]) -> set[str]:
-        return {hit.key for hit in library.search("pump", 10, 0, filters).hits}
+        return {hit.template for hit in library.search("pump", 10, 0, filters).found}
 
     assert passing() == {"a", "b", "c", "d"}
     assert passing(["tag:1", "tag:2"]) == {"a", "b", "c"}
@@ -180,15 +180,15 @@ def test_a_filter_changes_no_score(library: Ranking) -> None:
 def test_pages_follow_one_another_without_gaps_or_repetitions() -> None:
     ranking = indexed(made(f"{number:03}", content="needle " + "hay " * (number % 7)) for number in range(200))
     everything = ranking.search("needle", 200)
-    assert everything.total == len(everything.hits) == 200
-    pages = [hit for offset in range(0, 200, 9) for hit in ranking.search("needle", 9, offset).hits]
-    assert pages == list(everything.hits)
-    assert ranking.search("needle", 9, 200).hits == ()
+    assert everything.total == len(everything.found) == 200
+    pages = [hit for offset in range(0, 200, 9) for hit in ranking.search("needle", 9, offset).found]
+    assert pages == list(everything.found)
+    assert ranking.search("needle", 9, 200).found == ()
 
 
 def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
     for text in ("gateway", "temperature gateway PLC weather", "matter other", "gatewy sensor"):
-        scores = [hit.score for hit in library.search(text, 10).hits]
+        scores = [hit.score for hit in library.search(text, 10).found]
         assert scores == sorted(scores, reverse=True)
         assert all(0 < score <= 1 for score in scores)
 
@@ -196,37 +196,37 @@ def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
 def test_a_template_with_next_to_nothing_of_a_long_question_scores_more_than_0() -> None:
     rare = " ".join(f"rare{number}" for number in range(2000))
     ranking = indexed([made("rare", content=rare), *(made(f"{n}", content="alpha") for n in range(1000))])
-    assert all(0 < hit.score <= 1 for hit in ranking.search(f"alpha {rare}", 30).hits)
+    assert all(0 < hit.score <= 1 for hit in ranking.search(f"alpha {rare}", 30).found)
 
 
 def test_a_text_that_says_nothing_but_the_query_comes_near_the_best_possible_score() -> None:
     perfect = made("perfect", "pump", labels="pump " * 50, content="pump " * 50)
-    (hit,) = indexed([perfect, *FILLER]).search("pump", 10).hits
+    (hit,) = indexed([perfect, *FILLER]).search("pump", 10).found
     assert hit.score > 0.95
 
 
 def test_a_hit_says_which_words_it_has(library: Ranking) -> None:
-    gateway, station = library.search("gatewy Polling temperature", 10).hits
+    gateway, station = library.search("gatewy Polling temperature", 10).found
     assert gateway.matched == (Word("gatewy", "gateway"), Word("polling", "polling"))
     assert station.matched == (Word("temperature", "temperature"),)
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "zzzzzzzzzzzz", "\x00", "\ud800"])
 def test_nothing_is_found_for_a_text_without_a_known_word(library: Ranking, text: str) -> None:
-    assert library.search(text, 10).hits == ()
+    assert library.search(text, 10).found == ()
 
 
 def test_an_empty_library_finds_nothing() -> None:
     ranking = indexed([])
-    assert ranking.search("gateway", 10).hits == ()
+    assert ranking.search("gateway", 10).found == ()
     assert ranking.suggest("gateway", 8)[0] == ()
 
 
 def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
     texts = ["gatewy", "temperature gateway", "sensor", "matter", "weather stations", "the"] * 50
 
-    def ask(text: str) -> tuple[Hit, ...]:
-        return library.search(text, 5).hits
+    def ask(text: str) -> tuple[Found[str], ...]:
+        return library.search(text, 5).found
 
     alone = [ask(text) for text in texts]
     with ThreadPoolExecutor(8) as pool:
@@ -270,7 +270,7 @@ def test_what_only_shares_words_that_hardly_count_is_left_out() -> None:
     long = made("long", "Diary", content="weather " + "entry " * 2000)
     library = indexed([*common, weather, long])
     ranked = library.search("weather request", 40)
-    assert [hit.key for hit in ranked.hits] == ["weather", "long"], "all rare words count, however little"
+    assert [hit.template for hit in ranked.found] == ["weather", "long"], "all rare words count, however little"
     assert ranked.total == 2
     for sort in Sort:
         assert library.search("weather request", 40, sort=sort).total == 2

@@ -51,7 +51,7 @@ def library() -> Ranking:
 
 
 def keys(ranking: Ranking, text: str) -> list[str]:
-    return [hit.key for hit in ranking.search(text, 10).hits]
+    return [hit.template for hit in ranking.search(text, 10).found]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_word_finds_what_means_the_same(library: Ranking, text: str, expected:
 
 def test_a_synonym_is_named_as_one(library: Ranking) -> None:
     found = library.search("Wetter", 10)
-    assert found.hits[0].matched == (Word("wetter", "weather", is_synonym=True),)
+    assert found.found[0].matched == (Word("wetter", "weather", is_synonym=True),)
     assert found.corrected == (Word("wetter", "weather", is_synonym=True),)
     assert library.search("relais", 10).ignored == ("relais",)
 
@@ -97,8 +97,8 @@ def test_a_synonym_is_named_as_one(library: Ranking) -> None:
 def test_a_word_that_the_library_has_comes_before_its_synonyms_and_is_not_changed() -> None:
     documents = [document(word, "", "", "", word, "") for word in ("failure", "fault")]
     found = indexed(documents).with_synonyms(Synonyms(RULES)).search("fault", 10)
-    assert [hit.key for hit in found.hits] == ["fault", "failure"]
-    assert found.hits[1].matched == (Word("fault", "failure", is_synonym=True),)
+    assert [hit.template for hit in found.found] == ["fault", "failure"]
+    assert found.found[1].matched == (Word("fault", "failure", is_synonym=True),)
     assert found.corrected == ()
 
 
