@@ -1,6 +1,6 @@
 """Why a response is a failure, and what a failed call publishes, without secrets. Pure.
 
-Codes and hints are in `catalogue`, messages where their facts are known.
+`event` uses it to judge a reply. Codes and hints are in `catalogue`; a message is written where its facts are known.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
 
 
 def _text_in(value: object, depth: int = 0) -> str:
-    """Return the first text in what an API tells of an error, looking where most APIs have it."""
+    """Return the error text in parsed JSON: that of the members where most APIs have it, "" without any."""
     if isinstance(value, str) or depth == _DEEPEST:
         return value if isinstance(value, str) else ""
     if isinstance(value, dict):

@@ -177,9 +177,9 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     REFUSED = "refused"
-    """A message that was not taken, or a request that is its caller's fault."""
+    """A message that was not admitted, or a request that failed through the fault of its caller."""
     UNANSWERED = "unanswered"
-    """A request that came while the bridge or its port closed, which counts nowhere."""
+    """A request that came while the bridge or its port closed. It counts nowhere."""
     SKIPPED = "skipped"
     """There was nothing to send; `CallRun.skipped` says why."""
     RETRYING = "retrying"
@@ -189,41 +189,41 @@ class Outcome(StrEnum):
 class CallRun(Struct, frozen=True, gc=False):
     """What is known of a call when it has ended, or when an attempt of it has failed and another one follows."""
 
-    time: float  # when that was, Unix seconds
-    outcome: Outcome  # what it came to
-    number: int  # of the call; the same for all its attempts
+    time: float  # Unix seconds of the end, or of the end of the attempt
+    outcome: Outcome
+    number: int  # number of the call; the same for all its attempts
     key: RunKey  # what its run id is made of, see `RunIds`
     route: Route  # the definition that it ran by
     event: ClientEvent
-    message: Message  # what made it. Its payload is empty where a large one was released
-    url: str | None = None  # of the last attempt, with secrets of the route; None where nothing was sent
-    status: int | None = None  # of the last response, None without one
+    message: Message  # the message of the call. Its payload is empty if it was large and was released
+    url: str | None = None  # URL of the last attempt, with secrets of the route; None if nothing was sent
+    status: int | None = None  # status of the last response, None without one
     skipped: tuple[str, str] | None = None  # code and sentence of why nothing was sent, with `SKIPPED`
     failure: CallError | None = None  # why it failed, without secrets
-    # The last ones that were sent, at most 20; none of a call that has succeeded with its first one.
+    # The last attempts, at most 20; none of a call that has succeeded at the first one.
     attempts: tuple[Try, ...] = ()
-    attempted: int = 0  # how many were sent
+    attempted: int = 0  # number of attempts
     waited: float = 0.0  # seconds in which none of its requests was under way
     took: float = 0.0  # seconds of its requests
     together: int = 1  # calls in its last request, above 1 in a batch
-    request: HttpRequest | None = None  # the last one, with secrets
-    response: HttpResponse | None = None  # the last one, with secrets
+    request: HttpRequest | None = None  # the last request, with secrets
+    response: HttpResponse | None = None  # the last response, with secrets
     retry_of: str | None = None  # the id of the run that this one repeats
 
 
 class RequestRun(Struct, frozen=True, gc=False):
     """What is known of a request of server mode when it has been answered."""
 
-    time: float  # when that was, Unix seconds
-    outcome: Outcome  # what it came to
-    port: int  # that it came to
-    route: Route | None  # the definition that it was answered by; None, as `event` is, where it led to no endpoint
+    time: float  # Unix seconds of the answer
+    outcome: Outcome
+    port: int  # the port that its caller connected to
+    route: Route | None  # the definition that it was answered by; None, like `event`, if no endpoint has its path
     event: ServerEvent | None
     request: Request  # as it came, with secrets; its id is the run's
     answer: Response  # with secrets
-    refusal: Refusal | None = None  # why it was refused or failed, without secrets; None for one that was answered well
+    refusal: Refusal | None = None  # why it was refused or failed, without secrets; None if it was answered well
     skipped: tuple[str, str] | None = None  # code and sentence of why nothing was published, with `SKIPPED`
-    # What it published, or would have; None where it was refused before that was known.
+    # What it published, or would have published; None if it was refused before that was known.
     publication: Publication | None = None
     took: float = 0.0  # seconds until its answer
     retry_of: str | None = None  # the id of the run that this one repeats

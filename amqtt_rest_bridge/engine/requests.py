@@ -1,8 +1,10 @@
-"""What a call sends, and what it publishes of a good response. Pure.
+"""The request that a call sends, and what it publishes of a good response. Pure.
 
-The context of a trace (the headers and user properties `traceparent`, `tracestate` and `baggage`) goes from messages to
-requests, and from requests and responses to messages, without a setting. In amqtt, whose messages are those of MQTT
-3.1.1 and have no properties, it ends at the broker.
+`event` has a `RequestBuilder` for each client event, and calls `result_of` for a response below 300.
+
+The context of a trace (the headers and user properties `traceparent`, `tracestate` and `baggage`) passes without a
+setting from messages to requests, and from requests and responses to messages. In amqtt it ends at the broker: messages
+of MQTT 3.1.1 have no properties.
 """
 
 import base64
@@ -56,7 +58,7 @@ _SPACE: Final = " \t"
 
 
 class RequestBuilder:
-    """Build the requests of an event from what its messages bring; what no message changes is computed once.
+    """Builds the requests of an event from messages. What is the same for all messages is computed once.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -70,7 +72,7 @@ class RequestBuilder:
         self._endpoint = event.endpoint
         source = event.endpoint.source
         self._slashes = len(source) - len(source.lstrip("/"))
-        self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
+        self._begins_with_topic = source.startswith(("{topic}", "{source_topic}"))
         self._url = self._url_for(MessageValues(b"", 0.0, topic="")) if event.endpoint.is_constant else None
         destination = event.destination_topic
         self._destination: str | PlaceholderText | None = None
@@ -123,7 +125,7 @@ class RequestBuilder:
         return HttpRequest(self._method, url, headers, body)
 
     def destination(self, values: MessageValues) -> str | None:
-        """Return the topic of the result; None without one, or where the topic holds values of the response.
+        """Return the topic of the result; None if there is no result, or the topic has values of the response.
 
         Raises:
             CallError: `placeholder_unresolved` or `invalid_value`.
@@ -132,12 +134,13 @@ class RequestBuilder:
         return topic.fill(values) if isinstance(topic, PlaceholderText) else topic
 
     def _url_for(self, values: MessageValues) -> str:
-        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS replaces.
+        """Return BASE_ADDRESS and ENDPOINT, filled, with one slash between them.
 
-        Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
+        Slashes at the beginning of ENDPOINT are dropped, also those of a topic that it begins with. Slashes after an
+        empty value stay, so that no segment disappears.
         """
         filled = self._endpoint.fill(values)
-        path = filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
+        path = filled.lstrip("/") if self._begins_with_topic else filled[self._slashes :]
         return self._base + printable(path.partition("#")[0])
 
 
@@ -209,7 +212,7 @@ def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
 def result_of(
     event: ClientEvent, message: Message, destination: str | None, response: HttpResponse
 ) -> Publication | None:
-    """Return what a successful response publishes; `destination` is None where the response gives the topic.
+    """Return what a successful response publishes; `destination` is None if the topic has values of the response.
 
     Raises:
         CallError: The response lacks a value of PAYLOAD or DESTINATION_TOPIC.
@@ -267,7 +270,7 @@ def body_members(body: bytes) -> dict[str, str]:
 
 
 def trace_properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
-    """Return the trace context that a result or failure goes on with: the response's, else that of the message."""
+    """Return the trace context of a result or failure: that of the response, else that of the message."""
     headers = () if response is None else response.headers
     if message.properties is None and TRACE_NAMES.isdisjoint(map(str.lower, dict(headers))):  # nearly always
         return None
@@ -278,8 +281,8 @@ def trace_properties(message: Message, response: HttpResponse | None) -> Message
 def trace_of(pairs: Iterable[tuple[str, str]]) -> Pairs:
     """Return the trace context in headers or user properties, () without one; names are compared in any case.
 
-    What is malformed is dropped: `traceparent` and `tracestate` by W3C Trace Context (sections 3.2 and 3.3),
-    `baggage` by W3C Baggage (section 3.3). Without a `traceparent` there is no `tracestate`.
+    Malformed values are dropped, by W3C Trace Context (`traceparent`: section 3.2, `tracestate`: section 3.3) and W3C
+    Baggage (section 3.3); `tracestate` also without a `traceparent`.
     """
     found = [(name.lower(), value) for name, value in pairs if name.lower() in TRACE_NAMES]
     if not found:

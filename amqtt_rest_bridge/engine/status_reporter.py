@@ -1,6 +1,6 @@
-"""The routes' status, published at intervals and when a health changes. The event loop only.
+"""The status of each route, published at intervals and when its health changes.
 
-It is retained on `$SYS/broker/routes/<route>/status`.
+It is made of `statistics`, and retained on `$SYS/broker/routes/<route>/status`. One event loop.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ STATUS_TOPICS: Final = "$SYS/broker/routes/"
 
 @dataclass(frozen=True, slots=True)
 class ReloadFailure:
-    """Why the routes in use are not those of the route files: how many errors these have, and the first of them.
+    """Why the routes in use differ from the route files: the number of errors in the files, and the first error.
 
-    `time` is Unix time in seconds; `errors` is 0 when the files are sound, but could not be used or read.
+    `time` is Unix time in seconds. `errors` is 0 if the files have none, but could not be read or used.
     """
 
     time: float
@@ -46,7 +46,7 @@ def spool_refuses(why: str) -> str:
 
 
 def reload_topic(topic: Callable[[str], str] = status_topic) -> str:
-    """Return the topic on which a failed reload is retained until one succeeds; it is beside those of the routes."""
+    """Return the topic on which a failed reload is retained until one succeeds, from what makes those of routes."""
     return topic("").removesuffix("/status") + "reload"
 
 
@@ -71,42 +71,42 @@ class StatusReporter:
         self.reload_failure: ReloadFailure | None = None
         """The last reload, if it failed; see `reloaded`."""
         self.mirror: Callable[[str, bytes], None] | None = None
-        """Receives each status too: the route's name, and the payload, which is empty for a route that is gone."""
-        self._reports = False
+        """Called with each status too: the name of the route, and the payload, empty for a route that is gone."""
+        self._is_running = False
         self._seconds = 0.0
         self.fault: RouteError | None = None
-        """Why no route can be well, None while they can."""
+        """The fault that makes all routes Red, None without one."""
         self._refusing: RouteError | None = None
 
     def report_broken(self, fault: str | None) -> None:
-        """Report all routes Red for this reason from now on; None: as they are themselves."""
+        """Report all routes as Red for this reason from now on; with None, report their own health again."""
         self.fault = None if fault is None else RouteError(time.time(), INTERNAL_ERROR.code, fault)
-        if self._reports:
+        if self._is_running:
             self.report_all()
 
     def report_refusing(self, why: str | None) -> None:
-        """Report lossless routes Red from now on, whose messages the spool refuses; None: it has kept one again."""
+        """Report lossless routes as Red, since the spool refuses messages; with None, it has kept one again."""
         self._refusing = None if why is None else RouteError(time.time(), OVERLOADED.code.value, spool_refuses(why))
-        if self._reports:
+        if self._is_running:
             for statistics in list(self._statistics.values()):
                 if statistics.admission.policy is OverloadPolicy.LOSSLESS:
                     self.report(statistics)
 
     def fault_of(self, statistics: RouteStatistics) -> RouteError | None:
-        """Return the fault that makes a route Red whatever its calls do, None without one."""
+        """Return the fault that makes a route Red whatever its own health is, None without one."""
         if self.fault is None and statistics.admission.policy is OverloadPolicy.LOSSLESS:
             return self._refusing
         return self.fault
 
     def health_changed(self, statistics: RouteStatistics) -> None:
         """Publish a route's status, if statuses are published."""
-        if self._reports:
+        if self._is_running:
             self.report(statistics)
 
     def reloaded(self, failure: ReloadFailure | None) -> None:
         """Note how a reload ended, and publish a failure until a reload succeeds."""
         before, self.reload_failure = self.reload_failure, failure
-        if self._reports and (failure, before) != (None, None):
+        if self._is_running and (failure, before) != (None, None):
             payload = b"" if failure is None else _json(failure.members())
             self._publish(Publication(reload_topic(self._topic), payload, retain=True))
 
@@ -121,13 +121,13 @@ class StatusReporter:
     def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
         status = self.status(statistics) | {"status_seconds": self._seconds}
-        self._put(statistics.name, _json(status))
+        self._publish_status(statistics.name, _json(status))
 
     def remove(self, route: str) -> None:
         """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""
-        self._put(route, b"")
+        self._publish_status(route, b"")
 
-    def _put(self, route: str, payload: bytes) -> None:
+    def _publish_status(self, route: str, payload: bytes) -> None:
         self._publish(Publication(self._topic(route), payload, retain=True))
         if self.mirror is not None:
             self.mirror(route, payload)
@@ -139,7 +139,7 @@ class StatusReporter:
 
     async def run(self, seconds: float) -> None:
         """Publish all every `seconds` until cancelled."""
-        self._reports, self._seconds = True, seconds
+        self._is_running, self._seconds = True, seconds
         while True:
             for statistics in list(self._statistics.values()):
                 self.report(statistics)

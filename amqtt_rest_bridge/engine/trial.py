@@ -1,7 +1,7 @@
 """What messages and requests would do, without a broker and without a network: for `rest-bridge try` and `test`.
 
-The engine itself builds requests, results and answers; here is what takes the place of the HTTP server and of the
-broker. A call has one attempt, and no time passes but what a request waits for.
+The engine itself makes requests, results and answers. This module replaces the HTTP server and the broker. A call has
+one attempt, and timers are due at once.
 """
 
 import asyncio

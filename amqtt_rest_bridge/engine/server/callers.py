@@ -243,7 +243,7 @@ _SCHEMES: Final[Mapping[SignatureScheme, tuple[str, Callable[[Mapping[str, str],
     SignatureScheme.STRIPE: ("Stripe-Signature", _stripe),
     SignatureScheme.STANDARD_WEBHOOKS: ("webhook-signature", _standard_webhooks),
 }
-"""The header that holds the signature, and what reads a request; beside these there is `hmac`."""
+"""By scheme: the header that holds the signature, and the function that reads it. The header of `hmac` is a setting."""
 
 
 def _hexadecimal(text: str) -> bytes:

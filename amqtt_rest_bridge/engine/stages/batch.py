@@ -84,16 +84,16 @@ class Batches:
     Args:
         max_body_bytes: Bounds the request.
         clock: Times BATCH_SECONDS.
-        go_on: Called with the calls of a closed batch.
+        on_closed: Called with the calls of a closed batch.
         has_groups: Whether keys are numbered so.
     """
 
     def __init__(
-        self, max_body_bytes: int, clock: Clock, go_on: Callable[[list[Call]], None], *, has_groups: bool = False
+        self, max_body_bytes: int, clock: Clock, on_closed: Callable[[list[Call]], None], *, has_groups: bool = False
     ) -> None:
         self._most_bytes = max_body_bytes
         self._clock = clock
-        self._go_on = go_on
+        self._on_closed = on_closed
         self._has_groups = has_groups
         self._open: dict[str, list[Call]] = {}  # by event
         self._bytes: dict[str, int] = {}
@@ -122,7 +122,7 @@ class Batches:
         """Close the open batch of an event and send it on, unless all its calls have ended."""
         batch = [call for call in self._open.pop(event, ()) if not call.has_ended]
         if batch:
-            self._go_on(batch)
+            self._on_closed(batch)
 
     def close_changed(self, events: Mapping[str, PreparedEvent]) -> None:
         """Close the open batches of events that are gone, or whose items are others now."""

@@ -31,7 +31,7 @@ class RoomQueue:
         self._clock = clock
         self._refuse = refuse
         self._waiting: deque[Call] = deque()
-        self._is_watched = False
+        self._has_timer = False
 
     def add(self, call: Call) -> bool:
         """Queue a message; return False if its route does not wait, or too many messages wait."""
@@ -42,7 +42,7 @@ class RoomQueue:
             call.since = self._clock.monotonic()
         self._waiting.append(call)
         admission.count_awaiting_room(1, call.size)
-        self._watch()
+        self._set_timer()
         return True
 
     def admitted(self) -> Iterator[Call]:
@@ -70,16 +70,16 @@ class RoomQueue:
         """Return the seconds that the first message may still wait."""
         return (self._waiting[0].since or 0.0) + self._admission.timeout - self._clock.monotonic()
 
-    def _watch(self) -> None:
-        if self._waiting and not self._is_watched:
-            self._is_watched = True
+    def _set_timer(self) -> None:
+        if self._waiting and not self._has_timer:
+            self._has_timer = True
             self._clock.later(max(0.0, self._seconds_left()), self._refuse_late)
 
     def _refuse_late(self) -> None:
-        self._is_watched = False
+        self._has_timer = False
         for _ in range(AT_ONCE):
             if not self._waiting or self._seconds_left() > 0:
                 break
             call = self._remove_first()
             self._refuse(call, self._admission.why_full(call.size))
-        self._watch()
+        self._set_timer()

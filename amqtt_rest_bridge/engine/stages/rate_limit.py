@@ -81,9 +81,9 @@ class Pace:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.later(max(0.0, self.seconds_left), self._turn)
+        self._timer = self._clock.later(max(0.0, self.seconds_left), self._give_next_turn)
 
-    def _turn(self) -> None:
+    def _give_next_turn(self) -> None:
         self._timer = None
         while self._waiting:
             turn = self._waiting.popleft()
