@@ -179,14 +179,16 @@ def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: 
             (message, hint), severity, found = warning, Severity.WARNING, True
             if isinstance(hint, Question):
                 hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
-            is_variable = suspect.written.startswith("${") and recognise(suspect.name, mode) is None
+            variable = suspect.name.strip()
+            is_of_shell = suspect.written.startswith("${")
+            is_variable = (is_of_shell or variable.isupper()) and recognise(suspect.name, mode) is None
             is_secret = place is Place.HEADER and is_credential(name.removeprefix("header "))
             if place is Place.ENDPOINT:
                 before = piece.text[max(0, suspect.offset - _LONGEST) : suspect.offset]
                 parameter, equals, _ = re.split("[?&]", before)[-1].partition("=")
                 is_secret = bool(equals) and is_credential_parameter(parameter)
             if is_variable and is_secret:
-                severity, variable = Severity.ERROR, suspect.name.strip()
+                severity = Severity.ERROR if is_of_shell else Severity.WARNING
                 hint = f"write {{env.{variable}}} for an environment variable, {{secret.{variable}}} for a secret"
             begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
             report.note(severity, FaultCode.PLACEHOLDER, begin, message, hint, end=end)
