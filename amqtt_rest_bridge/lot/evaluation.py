@@ -195,19 +195,21 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
     parts: list[str | Fixed] = []
     complete = True
     for piece in pieces:
+        place = piece.offset
         try:
             if piece.source:
                 parts.append(_fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False))
                 continue
             raw, end = piece.text[1:-1] if piece.is_string else piece.text, 0
             for start, stop, constant in placeholders_at_load(raw):
+                place = piece.offset + piece.is_string + start
                 default = None if constant.default is None else unescape(constant.default)
                 brought_in = _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
                 parts += [unescape(raw[end:start]), brought_in]
                 end = stop
             parts.append(unescape(raw[end:]))
         except NotAvailableError as error:
-            report.error(FaultCode.UNAVAILABLE, piece.offset, str(error), error.hint)
+            report.error(FaultCode.UNAVAILABLE, place, str(error), error.hint)
             complete = False
     secrets = {
         part.text
