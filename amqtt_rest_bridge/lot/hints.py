@@ -259,8 +259,7 @@ def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, s
 def _explain_json_item(message: str, before: str, after: str, mode: Mode) -> tuple[str, str]:
     """Return what is wrong with a name or value of JSON, which `after` begins with, and the hint."""
     if "delimiter" in message:
-        sign = "," if "','" in message else ":"
-        return f"{sign} is missing", f"write {sign} here"
+        return ("a comma is missing", "write , here") if "','" in message else ("a colon is missing", "write : here")
     if after.startswith("'"):
         return "this string is in single quotes", _DOUBLE_QUOTES
     source, word = "body" if mode is Mode.SERVER else "value", _BARE_WORD.match(after)
