@@ -231,7 +231,7 @@ class MqttConnection(asyncio.Protocol):
 
         async def unsubscribe(unwanted: Subscription) -> None:
             packet_id = self._free_id()
-            packet = packets.unsubscribe(packet_id, [unwanted.topic_filter], self._properties_of(unwanted))
+            packet = packets.unsubscribe(packet_id, unwanted.topic_filter, self._properties_of(unwanted))
             await self._ask(packet_id, standard.UNSUBACK, packet)
 
         await _together(unsubscribe(unwanted) for unwanted in subscriptions)

@@ -9,7 +9,7 @@ What the other side sends is read strictly. What the standard calls malformed or
 lengths.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -519,12 +519,9 @@ def publish(
     return b"".join((bytes((first,)), of_variable(len(head) + len(payload)), head, payload))
 
 
-def acknowledgement(kind: int, packet_id: int, code: int = 0) -> bytes:
-    """Write PUBACK, PUBREC, PUBREL or PUBCOMP, sections 3.4 to 3.7; MQTT 3.1.1 has no `code`."""
-    first = bytes([kind << 4 | (2 if kind == standard.PUBREL else 0)])
-    if not code:
-        return first + b"\x02" + packet_id.to_bytes(2, "big")
-    return first + b"\x03" + packet_id.to_bytes(2, "big") + bytes([code])
+def acknowledgement(kind: int, packet_id: int) -> bytes:
+    """Write PUBACK, PUBREC, PUBREL or PUBCOMP of success, sections 3.4 to 3.7."""
+    return bytes([kind << 4 | (2 if kind == standard.PUBREL else 0), 2]) + packet_id.to_bytes(2, "big")
 
 
 def subscribe(packet_id: int, topic_filter: str, options: int, properties: Properties | None = None) -> bytes:
@@ -533,10 +530,10 @@ def subscribe(packet_id: int, topic_filter: str, options: int, properties: Prope
     return _packet(standard.SUBSCRIBE << 4 | 2, number, _maybe(properties), of_text(topic_filter), bytes([options]))
 
 
-def unsubscribe(packet_id: int, topic_filters: Iterable[str], properties: Properties | None = None) -> bytes:
-    """Write UNSUBSCRIBE, section 3.10."""
-    filters = (of_text(topic_filter) for topic_filter in topic_filters)
-    return _packet(standard.UNSUBSCRIBE << 4 | 2, packet_id.to_bytes(2, "big"), _maybe(properties), *filters)
+def unsubscribe(packet_id: int, topic_filter: str, properties: Properties | None = None) -> bytes:
+    """Write UNSUBSCRIBE of one topic filter, section 3.10."""
+    number = packet_id.to_bytes(2, "big")
+    return _packet(standard.UNSUBSCRIBE << 4 | 2, number, _maybe(properties), of_text(topic_filter))
 
 
 def pingreq() -> bytes:

@@ -80,7 +80,7 @@ class Client:
         self._number += 1
         user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
         properties = {Property.USER_PROPERTY: user}
-        self.write(packets.unsubscribe(self._number, [topic_filter], properties))
+        self.write(packets.unsubscribe(self._number, topic_filter, properties))
         assert (await self.next()).kind == standard.UNSUBACK
 
     async def messages(self, count: int) -> list[Publish]:

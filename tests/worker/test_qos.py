@@ -148,7 +148,7 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
         peer.sock.recv(1024)
         peer.send(CONNACK)
         assert read(peer, len(first + second)) == first + second
-        peer.send(acknowledgement(standard.PUBREC, 1) + acknowledgement(standard.PUBREC, 2, 0x97))  # which refuses it
+        peer.send(acknowledgement(standard.PUBREC, 1) + bytes.fromhex("50 03 0002 97"))  # which refuses it
         assert read(peer, 4) == acknowledgement(standard.PUBREL, 1)
         if peer.number == 1:
             peer.reset()

@@ -36,7 +36,7 @@ import socket
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakSet
 
 from amqtt.adapters import StreamReaderAdapter, WebSocketsWriter
@@ -132,28 +132,12 @@ class _Streams:
             writer.close()
 
 
-class ByteSource(Protocol):
-    """A stream of what a connection sends."""
-
-    async def read(self, size: int = -1) -> bytes:
-        """Read the next bytes, or all; returns none at the end."""
-
-    async def readexactly(self, size: int) -> bytes:
-        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end."""
-
-    def read_rest(self, size: int) -> bytes:
-        """Read up to so many bytes behind the end; returns none when there are no more, and never blocks."""
-
-    def feed_eof(self) -> None:
-        """End the stream."""
-
-
 class Reader:
-    """A buffered stream that yields to the loop after each `_READS` reads."""
+    """Reads a stream through a buffer, and yields to the loop after each `_READS` reads."""
 
     __slots__ = ("_at", "_buffer", "_reader", "_reads")
 
-    def __init__(self, reader: ByteSource) -> None:
+    def __init__(self, reader: "Stream | _Messages") -> None:
         self._reader = reader
         self._buffer = b""
         self._at = 0
