@@ -38,8 +38,6 @@ _SERVE_EPILOG = """\
 An option overrides its environment variable. Put a database URL with a password into the variable: options are visible
 to other users of the machine.
 
---host 0.0.0.0 opens the API to the network.
-
 Limits: request bodies 64 KiB, headers 64 KiB, 1000 connections; one on which nothing moves for 30 s is closed.
 SIGTERM and SIGINT: running requests get 5 s to finish. Any number of processes may serve one database; all of them
 show a change made by import, publish, hide or draft within 2 s.

@@ -6,7 +6,7 @@ Only here are sqlmodel and sqlalchemy imported, only in `postgres` psycopg. From
 """
 
 from template_api.library.database import require_database
-from template_api.library.importing import Outcome, Report, import_templates
+from template_api.library.importing import Report, import_templates
 from template_api.library.indexing import Pace
 from template_api.library.managing import (
     delete_template,
@@ -18,7 +18,6 @@ from template_api.library.managing import (
 from template_api.library.template_library import TemplateLibrary
 
 __all__ = [
-    "Outcome",
     "Pace",
     "Report",
     "TemplateLibrary",

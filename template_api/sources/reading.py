@@ -8,6 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,18 +96,27 @@ def _read_folders(root: Path, files: list[Path], unreadable: list[SourceError]) 
         yield Reading(fault.where, faults=[fault], done=done, total=total)
     for done, file in enumerate(files, len(unreadable) + 1):
         reading = Reading(f"{file}:1", done=done, total=total)
-        try:
+        with noting(reading.faults, reading.where):
             _read_folder(root, file, reading)
-        except SourceError as exc:
-            reading.faults.append(exc)
         yield reading
+
+
+@contextmanager
+def noting(faults: list[SourceError], where: str) -> Iterator[None]:
+    """Add what is wrong to the faults, with its own place or this one, and go on behind the block."""
+    try:
+        yield
+    except SourceError as exc:
+        faults.append(exc)
+    except ValueError as exc:
+        faults.append(SourceError(where, str(exc)))
 
 
 def _read_folder(root: Path, file: Path, reading: Reading) -> None:
     """Read a template's folder: its members as YAML with the line of each key, its content and its notebooks."""
     node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
     if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
-        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
+        raise ValueError("must hold keys and values such as title: My template")  # noqa: TRY004  # of its author
     folder, lines, found = file.parent, dict[str, int](), list[tuple[int, str]]()
     for key, _ in node.value:
         line = key.start_mark.line + 1
@@ -118,19 +128,13 @@ def _read_folder(root: Path, file: Path, reading: Reading) -> None:
         members["slug"] = next((each for each in (name, slug_of(name)) if SLUG.fullmatch(each)), None)
     cells: dict[str, str | None] = {}
     unread: list[SourceError] = []  # files of the folder
-    try:
-        content = folder / CONTENT_FILE
+    content = folder / CONTENT_FILE
+    with noting(unread, str(content)):
         members["content"] = file_text(root, content) if os.path.lexists(content) else ""
-    except SourceError as exc:
-        unread.append(exc)
     for notebook in sorted(each for each in folder.iterdir() if _is_notebook(each.name) and each.is_file()):
         cells[notebook.name] = None
-        try:
+        with noting(unread, str(notebook)):
             cells[notebook.name] = cells_text(_parsed_json(notebook, file_text(root, notebook)))
-        except SourceError as exc:
-            unread.append(exc)
-        except ValueError as exc:
-            unread.append(SourceError(str(notebook), str(exc)))
     _validate(reading, members, lines, found, cells)
     reading.faults += unread
     if reading.faults:
@@ -141,28 +145,20 @@ def _read_lines(file: Path) -> Iterator[Reading]:
     total, number = file.stat().st_size, 0
     with file.open("rb") as lines:
         while line := lines.readline(_LARGEST_FILE + 1):
-            number += 1
+            number, part = number + 1, line
+            while len(part) > _LARGEST_FILE and not part.endswith(b"\n"):  # the rest of one that is too long
+                part = lines.readline(_LARGEST_FILE + 1)
+            if not line.strip():
+                continue
             reading = Reading(f"{file}:{number}", done=lines.tell(), total=total)
-            if line.strip():
-                try:
-                    _read_line(file, number, line, reading)
-                except SourceError as exc:
-                    reading.faults.append(exc)
-                yield reading
-            while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
-                line = lines.readline(_LARGEST_FILE + 1)
-
-
-def _read_line(file: Path, number: int, line: bytes, reading: Reading) -> None:
-    if len(line) > _LARGEST_FILE:
-        raise SourceError(reading.where, f"is longer than {_LARGEST_FILE} bytes")
-    try:
-        members = _parsed_json(file, line.decode("utf-8-sig"), number)
-    except UnicodeDecodeError as exc:
-        raise SourceError(reading.where, f"is not UTF-8 at byte {exc.start}") from exc
-    if not isinstance(members, dict):
-        raise SourceError(reading.where, "must hold a JSON object")
-    _validate(reading, members, {}, [])
+            with noting(reading.faults, reading.where):
+                if len(line) > _LARGEST_FILE:
+                    raise ValueError(f"is longer than {_LARGEST_FILE} bytes")
+                members = _parsed_json(file, line.decode("utf-8-sig"), number)
+                if not isinstance(members, dict):
+                    raise ValueError("must hold a JSON object")  # noqa: TRY004  # of its author
+                _validate(reading, members, {}, [])
+            yield reading
 
 
 def _validate(

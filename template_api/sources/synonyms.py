@@ -12,7 +12,7 @@ import yaml
 
 from template_api.errors import SourceError
 from template_api.records import SynonymRule
-from template_api.sources.reading import file_text, parsed_yaml
+from template_api.sources.reading import file_text, noting, parsed_yaml
 
 SYNONYMS_FILE = "synonyms.yaml"
 _LARGEST = 1024 * 1024
@@ -28,16 +28,10 @@ def read_synonyms(paths: Sequence[Path]) -> tuple[list[SynonymRule], list[Source
     rules: list[SynonymRule] = []
     faults: list[SourceError] = []
     for file in files:
-        try:
-            entries = _entries(file, file_text(file.parent.resolve(), file, _LARGEST))
-        except SourceError as exc:
-            faults.append(exc)
-            continue
-        for entry in entries:
-            try:
-                rules.append(_rule(entry))
-            except ValueError as exc:
-                faults.append(SourceError(f"{file}:{entry.start_mark.line + 1}", str(exc)))
+        with noting(faults, str(file)):
+            for entry in _entries(file, file_text(file.parent.resolve(), file, _LARGEST)):
+                with noting(faults, f"{file}:{entry.start_mark.line + 1}"):
+                    rules.append(_rule(entry))
     return (rules, faults) if files else None
 
 

@@ -111,7 +111,7 @@ def test_a_fault_in_a_line_is_reported_with_its_number_and_the_others_go_on(
 def test_a_line_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b'{"slug": "\xff"}\n')
-    assert faults(file) == [f"{file}:1: is not UTF-8 at byte 10"]
+    assert faults(file) == [f"{file}:1: 'utf-8' codec can't decode byte 0xff in position 10: invalid start byte"]
 
 
 def test_two_templates_of_one_slug_are_one_too_many(store: "Store", make_template: Make) -> None:
