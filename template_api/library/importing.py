@@ -22,7 +22,6 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete, insert, select, update
 
-from template_api.errors import SourceError
 from template_api.library.database import bring_up, connected, is_missing, writing
 from template_api.library.models import (
     FILTERS,
@@ -37,7 +36,7 @@ from template_api.library.models import (
 )
 from template_api.records import FreeForm, Status
 from template_api.sources.members import NamedSource
-from template_api.sources.reading import Reading, read_templates
+from template_api.sources.reading import Reading, noting, read_templates
 from template_api.sources.synonyms import read_synonyms
 from template_api.sources.template import NotebookSource, TemplateSource
 
@@ -45,7 +44,7 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
-_AS_GIVEN = ("slug", "title", "short_description", "content", "difficulty", "url", "cells_text")  # members of a source
+_AS_GIVEN = ("slug", "title", "short_description", "content", "difficulty", "cells_text")  # members of a source
 _GONE = "gone"  # the source_status of a template that a pruning import did not find any more
 _LOCK_KEY = 0x7E3A1A7F  # any constant but that of the lock under which tables are made
 _LOCK_PAUSE_SECONDS = 0.1
@@ -169,10 +168,8 @@ class _Import:
         """Write one template in one transaction, unless it has faults or is as it was."""
         outcome = Outcome.FAILED
         if reading.source is not None:
-            try:
+            with noting(reading.faults, reading.where):
                 outcome = self._bring(reading.source, reading.where)
-            except SourceError as exc:
-                reading.faults.append(exc)
         self._counts[outcome] += 1
         self._observe(reading)
 
@@ -199,7 +196,7 @@ class _Import:
         identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
         for kind, name in identities:  # a second template of one slug is refused: each import would swap them
             if (kind, name) in self._seen:
-                raise SourceError(where, f"{kind} {name!r} was already used by {self._seen[kind, name]}")
+                raise ValueError(f"{kind} {name!r} was already used by {self._seen[kind, name]}")
         self._seen.update(dict.fromkeys(identities, where))
         if self._known.get(id_) == (source.digest(), source.status):
             return Outcome.UNCHANGED
@@ -208,7 +205,7 @@ class _Import:
                 outcome = self._store(source, id_)
         except IntegrityError as exc:
             self._named.clear()  # some may be those of this transaction
-            raise SourceError(where, "its slug belongs to another template") from exc
+            raise ValueError("its slug belongs to another template") from exc
         finally:
             self._commit()
         return outcome
@@ -224,7 +221,7 @@ class _Import:
         }
         given: dict[str, Any] = {name: getattr(source, name) for name in _AS_GIVEN}
         row = known or TemplateRow(**given)
-        row.sqlmodel_update(given | {"id": id_, "digest": source.digest()})
+        row.sqlmodel_update(given | {"id": id_, "url": source.url and str(source.url), "digest": source.digest()})
         if row.source_status != source.status:  # else a state that was set by command stays
             row.status = row.source_status = source.status
         row.published_at = source.published_at or row.published_at

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, PrivateAttr, model_validator
 
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _MOST_MEMBERS = 1000
 _DEEPEST = 100  # Python reads and writes JSON recursively, and answers hold free-form objects some levels down
-_LONGEST_URL = 2000
 
 
 def storable(text: str) -> str:
@@ -83,17 +81,6 @@ def _time(text: str) -> str:
         raise ValueError("must be a date such as 2026-01-31T12:00:00Z") from None
 
 
-def _url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and text.isascii()
-    except ValueError:
-        is_usable = False
-    if not is_usable or not text.isprintable() or " " in text or len(text) > _LONGEST_URL:
-        raise ValueError(f"must be an http or https address of at most {_LONGEST_URL} characters")
-    return text
-
-
 def several(value: Any) -> Any:
     """Return a list; a single text or object is a list of one."""
     return [value] if isinstance(value, str | Mapping) else value
@@ -104,7 +91,6 @@ Slug = Annotated[Text, AfterValidator(_slug)]
 Identifier = Annotated[Text, AfterValidator(lambda text: text.lower() if is_uuid(text) else _slug(text))]
 """A UUID, or a slug."""
 Time = Annotated[Text, AfterValidator(_time)]
-Url = Annotated[Text, AfterValidator(_url)]
 
 
 class Written(BaseModel, coerce_numbers_to_str=True, str_strip_whitespace=True):

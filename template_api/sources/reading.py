@@ -215,7 +215,7 @@ def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
 
 
 def file_text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
-    """Read a file of a template. Links out of the imported folder are refused."""
+    """Read a file of a template, in UTF-8; raise `SourceError`, or `ValueError`. Links out of `root` are refused."""
     try:
         if not file.resolve().is_relative_to(root):
             raise SourceError(str(file), f"is a link that leads out of {root}")
@@ -225,9 +225,6 @@ def file_text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
         if found.st_size > largest:
             raise SourceError(str(file), f"is larger than {largest} bytes")
         return file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        line = exc.object[: exc.start].count(b"\n") + 1
-        raise SourceError(f"{file}:{line}", "is not UTF-8") from exc
     except (OSError, RuntimeError) as exc:  # the second for links that lead in a circle
         raise SourceError(str(file), f"cannot be read: {getattr(exc, 'strerror', exc)}") from exc
 

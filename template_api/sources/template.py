@@ -12,6 +12,7 @@ from pydantic import (
     AliasChoices,
     BeforeValidator,
     Field,
+    HttpUrl,
     StringConstraints,
     ValidationError,
     ValidationInfo,
@@ -27,7 +28,6 @@ from template_api.sources.members import (
     Slug,
     Text,
     Time,
-    Url,
     Written,
     is_uuid,
     json_text,
@@ -111,7 +111,7 @@ class TemplateSource(Written):
     status: Annotated[Status, BeforeValidator(_lower)] = Status.PUBLISHED
     published_at: Time | None = None
     notebooks: Annotated[list[NotebookSource], BeforeValidator(_with_roles)] = Field(default=[], validate_default=True)
-    url: Url | None = None
+    url: HttpUrl | None = None
     content: Annotated[str, StringConstraints(strip_whitespace=False), AfterValidator(storable)] = ""
 
     @field_validator("notebooks")
@@ -191,6 +191,8 @@ _REASONS = {
     "bool_parsing": "must be true or false, not {given!r}",
     "list_type": "must be a list",
     "missing": "is required",
+    "url_scheme": "must be an http or https address",
+    "url_parsing": "must be an http or https address",
 }
 """What is wrong, by the type that pydantic has for it."""
 

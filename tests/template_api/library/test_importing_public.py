@@ -169,11 +169,11 @@ tags: [{slug: }]
         "template.yaml:1: title is required",
         "template.yaml:3: difficulty must be one of 'beginner'",
         "template.yaml:4: status must be one of 'published'",
-        "template.yaml:5: url must be an http or https address of at most 2000 characters",
+        "template.yaml:5: url must be an http or https address",
         "template.yaml:6: key 'difficulty' comes twice",
         "template.yaml:7: notebooks names 'gone.lotnb'",
         "template.yaml:10: tags entry 1: must hold names",
-        "README.md:2: is not UTF-8",
+        "README.md: 'utf-8' codec can't decode byte 0xff in position 5: invalid start byte",
         "bad.lotnb:2: is not JSON: Expecting property name enclosed in double quotes (column 2)",
         "worse.lotnb: must be a JSON array of cells {kind",
     ]
