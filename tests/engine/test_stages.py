@@ -263,6 +263,8 @@ def test_an_attempt_that_the_server_may_have_seen_is_repeated_for_idempotent_met
         rig.fail(LATE)
         rig.advance(30)
     assert len(rig.network.seen) == requests
+    ((_, payload),) = rig.published
+    assert (b"A POST that the server may have got is not tried again" in payload) is (method == "POST")
 
 
 def test_no_secret_that_a_server_echoes_is_published_or_logged(rigs: Rigs, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,8 @@ class TriedAgain(Stage):
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return `RETRYING` with the seconds to wait if a call is retried, else the given verdict.
 
-        A call is not retried if that cannot help, is not safe, or RETRIES is reached.
+        A call is not retried if that cannot help, is not safe, or RETRIES is reached. The hint of the failure says if
+        it is not safe.
         """
         failure, response = verdict.failure, verdict.response
         if failure is None or (not self._lossless and call.attempts.count > self._retries):
@@ -51,7 +52,10 @@ class TriedAgain(Stage):
         listed = response is not None and response.status in self._event.retry_on
         outcome = failure if response is None else response
         if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
-            return verdict
+            if not is_retryable(Method.PUT, outcome, lossless=False):
+                return verdict
+            hint = f"{failure.hint} A {self._event.method} that the server may have got is not tried again by itself."
+            return replace(verdict, failure=CallError(failure.code, failure.message, hint))
         seconds = delay(call.attempts.count, response, now=self._host.clock.time(), chance=self._host.chance())
         return replace(verdict, outcome=Outcome.RETRYING, seconds=seconds)
 
