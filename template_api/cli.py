@@ -43,6 +43,10 @@ SIGTERM and SIGINT: running requests get 5 s to finish. Any number of processes 
 show a change made by import, publish, hide or draft within 2 s.
 
 Exit status: 0 stopped by a signal, 1 cannot start (port, database, library), 2 another option or variable is wrong.
+
+Examples:
+  template-api serve --library conf/library
+  template-api serve --port 8080 --base-url https://library.example --access-log -
 """
 _IMPORT_EPILOG = """\
 A template is a folder with template.yaml (title, slug, summary, category, difficulty, tags, status, ...), README.md
@@ -57,6 +61,10 @@ imported.
 Importing the same templates again changes nothing; changed cells make a new version of their notebook.
 
 Exit status: 0 all imported, 1 a template failed or the import could not run, 2 usage.
+
+Examples:
+  template-api import conf/library
+  template-api import library more.jsonl --prune --dry-run
 """
 _STATES_EPILOG = """\
 The library is the database of --database-url or TEMPLATE_API_DATABASE_URL; it is not created when it does not exist.
@@ -64,6 +72,11 @@ A process that serves it shows a change within 2 s. A state that was set by comm
 gives another one than before.
 
 Exit status: 0 done, 1 a template or the library was not found, 2 usage.
+
+Examples:
+  template-api list --status draft
+  template-api hide weather-on-request
+  template-api delete weather-on-request poll-price --yes
 """
 
 
@@ -206,8 +219,8 @@ def _add_state_command(name: str, status: Status, summary: str) -> None:
 
 
 _add_state_command("publish", Status.PUBLISHED, "make templates visible through the API")
-_add_state_command("hide", Status.HIDDEN, "take templates out of the API: not found")
-_add_state_command("draft", Status.DRAFT, "mark templates as unfinished: not found")
+_add_state_command("hide", Status.HIDDEN, "take templates out of the API, until they are published")
+_add_state_command("draft", Status.DRAFT, "mark templates as unfinished, which takes them out of the API")
 
 
 @_command("delete", "delete templates with all versions of their notebooks", _STATES_EPILOG)

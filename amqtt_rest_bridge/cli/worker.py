@@ -66,7 +66,7 @@ exit status:
   130,143  a second SIGINT or SIGTERM ended the process
 
 examples:
-  rest-bridge worker -c conf/worker.yaml --slot 0
+  rest-bridge worker -c conf/worker.yaml
   rest-bridge worker -c conf/worker.yaml --check
   rest-bridge worker -c conf/worker.yaml --probe --json | jq '.checks[] | select(.holds == false)'
   rest-bridge status --group plant --broker mqtt://127.0.0.1:1883
