@@ -97,9 +97,8 @@ class Pages:
     @cached_property
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
-        description = query.description()
-        about, several = description["info"]["description"], list(_operations(description["paths"], self._base_url))
-        return self._page("docs", about=about, operations=several, base_url=self._base_url)
+        about, paths = query.description()["info"]["description"], query.resolved(query.description()["paths"])
+        return self._page("docs", about=about, paths=paths, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""
@@ -184,8 +183,14 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
         loader=ChoiceLoader([PackageLoader("template_api.pages"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
-    environment.filters["markdown"] = rendered
-    environment.globals |= {"root": root, "has_playground": playground, "marked": marked_text, "excerpt": excerpt}
+    environment.filters |= {"markdown": rendered, "highlighted": highlighted, "json": _json}
+    environment.globals |= {
+        "root": root,
+        "has_playground": playground,
+        "marked": marked_text,
+        "excerpt": excerpt,
+        "curl": _curl,
+    }
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}
 
 
@@ -243,37 +248,19 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _operations(paths: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the operations of an OpenAPI description with examples: the JSON body, a command for curl, the answer."""
-    for path, methods in paths.items():
-        for method, given in methods.items():
-            operation = query.resolved(given)
-            parameters = operation.get("parameters", [])
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-            body = _json(content["example"]) if content else ""
-            kind, answered = next(iter(operation["responses"]["200"]["content"].items()))
-            answer = answered["example"]
-            yield operation | {
-                "method": method.upper(),
-                "path": path,
-                "parameters": parameters,
-                "body": body,
-                "schema": _json(content["schema"]) if content else "",
-                "curl": _curl(f"{base_url}{path}", parameters, body),
-                "answer": Markup.escape(answer) if isinstance(answer, str) else highlighted(_json(answer), kind[-4:]),
-            }
-
-
-def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
+def _curl(url: str, operation: Mapping[str, Any]) -> str:
     """Return the command that makes the request that is tried; the page's script writes it alike."""
     asked = []
-    for each in parameters:
+    for each in operation.get("parameters", ()):
         if each["in"] == "path":
             url = url.replace(f"{{{each['name']}}}", quote(each["example"], safe=""))
         elif each.get("required") or each["name"] == "q":
             asked.append((each["name"], each["example"]))
-    address = shlex.quote(f"{url}?{urlencode(asked)}" if asked else url)
-    return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
+    command = f"curl {shlex.quote(f'{url}?{urlencode(asked)}' if asked else url)}"
+    if "requestBody" not in operation:
+        return command
+    body = _json(operation["requestBody"]["content"]["application/json"]["example"])
+    return f"{command} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
 
 
 def _json(value: object) -> str:

@@ -113,14 +113,10 @@ class Vocabulary:
 
         Both are in more than `beyond` templates.
         """
-        best: tuple[int, Phrase] = (beyond, ())
-        for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1):
-            left, right = word[:at], word[at:]
-            if self.has(left) and self.has(right) and STOP_WORDS.isdisjoint((left, right)):
-                rarer = min(self.frequency(stem(left)), self.frequency(stem(right)))
-                if rarer > best[0]:
-                    best = (rarer, (left, right))
-        return best[1]
+        pairs = [(word[:at], word[at:]) for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1)]
+        known = [pair for pair in pairs if all(map(self.has, pair)) and STOP_WORDS.isdisjoint(pair)]
+        rarer = {pair: min(self.frequency(stem(part)) for part in pair) for pair in known}
+        return max((pair for pair in rarer if rarer[pair] > beyond), key=rarer.__getitem__, default=())
 
     def completions(self, beginning: str) -> tuple[str, ...]:
         """Return the commonest words with this beginning, at most ten, no two of one term."""
