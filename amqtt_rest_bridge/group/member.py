@@ -292,7 +292,7 @@ class Member:
         await self.subscribe()
         self._slots.capacities.keeps_unserved = len(self.view.route_sets) > 1
         for intake in self._slots.intakes:
-            intake.look_again()
+            intake.offer_unserved()
 
 
 def worker_id() -> str:

@@ -351,13 +351,14 @@ class _Delayed(NamedTuple):
 
 
 class Intake(MessageSession):
-    """The messages of one session.
+    """The messages of one session of a worker.
 
-    The session sets no Maximum Packet Size, since brokers silently drop larger messages.
+    It subscribes the feeds of the session, offers each message to its events, and reads no more while there is no room.
+    It sets no Maximum Packet Size, since brokers silently drop larger messages.
 
     Args:
         broker, session, gate: As of `MessageSession`.
-        offer: Takes the messages.
+        offer: Offers a message to the events of the engine.
         slot, slots: The slot that the session is of, and how many there are, for feeds by slot.
         capacity: Bounds what the sessions of the route hold. While it is full, a session reads only if it holds no
             message.
@@ -391,7 +392,7 @@ class Intake(MessageSession):
         `events` are the client events of all routes.
         """
         gone = self._feeds.replace(feeds, events)
-        self.look_again()
+        self.offer_unserved()
         return gone
 
     async def subscribe(self, gone: Iterable[str] = ()) -> None:
@@ -417,7 +418,7 @@ class Intake(MessageSession):
         while self._unserved:
             self._unserved.pop().abandon()
 
-    def look_again(self) -> None:
+    def offer_unserved(self) -> None:
         """Offer the unserved messages again, since routes have changed."""
         unserved, self._unserved = self._unserved, []
         for delivery in unserved:
@@ -475,7 +476,12 @@ class Intake(MessageSession):
         self._distribute(delivery)
 
     def _distribute(self, delivery: MqttDelivery) -> None:
-        """Offer a message to its events. ORDERED ones get it at `ordered_from`, if that is later."""
+        """Offer a message to its events.
+
+        If it came through present feeds, these are the events of these feeds. If it came through a feed that is gone,
+        but a present feed is for its topic, these are all events. If no feed is for its topic, it is unserved. No event
+        gets a retained message. ORDERED events get a message at `ordered_from`, if that is later.
+        """
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         known = self._feeds.by_identifier
@@ -529,6 +535,7 @@ class Intake(MessageSession):
         return self.ordered_from - asyncio.get_running_loop().time()
 
     def _offer_delayed(self) -> None:
+        """Offer the delayed messages, some in each iteration of the loop."""
         for _ in range(min(_MOST_AT_ONCE, len(self._delayed))):
             waiting = self._delayed.popleft()
             self._offer_now(*waiting)
