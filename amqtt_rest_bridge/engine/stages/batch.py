@@ -11,6 +11,7 @@ from copy import copy
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
@@ -71,21 +72,28 @@ def batch_key(keys: Iterable[str]) -> str:
     return str(uuid.uuid5(_KEYS, "\0".join(keys)))
 
 
+class _OpenBatch(Struct, eq=False):
+    """The calls of a batch so far, and the bytes of its request if no more come."""
+
+    calls: list[Call]
+    size: int
+
+
 class Batches:
     """The open batches of a route, at most one for each event.
 
     A batch is closed when it has BATCH_SIZE calls, before its items exceed max_body_bytes, and BATCH_SECONDS after its
     first call has come.
 
-    With `has_groups` the plugin has numbered the keys of lossless calls before they came (`spool`): all but the last
-    four digits of a key are those of its group, and the last four count the messages of the group from 0. Then a batch
-    holds calls of one group only. So messages that come again after a kill make the same batch, with the same key.
+    Messages that come again after a kill make the same batch, with the same key. To this end `store.spool` numbers the
+    keys of lossless messages (`has_groups`): the last four digits of a key count the messages of a group from 0, the
+    others are the group's. A batch holds calls of one group only.
 
     Args:
         max_body_bytes: Bounds the request.
         clock: Times BATCH_SECONDS.
         on_closed: Called with the calls of a closed batch.
-        has_groups: Whether keys are numbered so.
+        has_groups: Whether keys of lossless calls are numbered in this way.
     """
 
     def __init__(
@@ -95,52 +103,51 @@ class Batches:
         self._clock = clock
         self._on_closed = on_closed
         self._has_groups = has_groups
-        self._open: dict[str, list[Call]] = {}  # by event
-        self._bytes: dict[str, int] = {}
+        self._open: dict[str, _OpenBatch] = {}  # by event
 
     def add(self, call: Call) -> None:
         """Add a call that has an item to the open batch of its event."""
         event, size = call.event.event, len(call.item or b"") + 1
-        body = event.body.source if event.body is not None else ""
-        batch = self._open.get(event.name)
-        if batch and (self._bytes[event.name] + size > self._most_bytes or self._group(call) != self._group(batch[0])):
+        batch, group = self._open.get(event.name), self._group(call)
+        if batch is not None and (batch.size + size > self._most_bytes or group != self._group(batch.calls[0])):
             self.close(event.name)
             batch = None
         if batch is None:
-            batch = self._open[event.name] = []
-            self._bytes[event.name] = _AROUND + len(body.encode())
-            self._clock.later(event.batch_seconds, partial(self._time_over, event.name, batch))
-        batch.append(call)
-        self._bytes[event.name] += size
+            body = event.body.source if event.body is not None else ""
+            batch = self._open[event.name] = _OpenBatch([], _AROUND + len(body.encode()))
+            self._clock.later(event.batch_seconds, partial(self._end_time, event.name, batch))
+        batch.calls.append(call)
+        batch.size += size
         most = event.batch_size or 1
         # WHEN may have skipped others of its group, so the number of calls does not tell.
-        is_last_of_group = self._group(call) is not None and (call.key or "").endswith(f"{most - 1:04x}")
-        if len(batch) >= most or is_last_of_group:
+        is_last_of_group = group is not None and (call.key or "").endswith(f"{most - 1:04x}")
+        if len(batch.calls) >= most or is_last_of_group:
             self.close(event.name)
 
     def close(self, event: str) -> None:
         """Close the open batch of an event and send it on, unless all its calls have ended."""
-        batch = [call for call in self._open.pop(event, ()) if not call.has_ended]
-        if batch:
-            self._on_closed(batch)
+        calls = [call for call in self._open.pop(event).calls if not call.has_ended]
+        if calls:
+            self._on_closed(calls)
 
     def close_changed(self, events: Mapping[str, PreparedEvent]) -> None:
-        """Close the open batches of events that are gone, or whose items are others now."""
+        """Close the open batches of events that a reload has removed, or whose items it has changed."""
         for name, batch in list(self._open.items()):
-            if name not in events or events[name].batch_form != batch[0].event.batch_form:
+            if name not in events or events[name].batch_form != batch.calls[0].event.batch_form:
                 self.close(name)
 
     def close_all(self, *, lossless: bool = True) -> None:
         """Close the open batches, those of lossless routes too by default."""
         for name, batch in list(self._open.items()):
-            if lossless or not batch[0].event.is_lossless:
+            if lossless or not batch.calls[0].event.is_lossless:
                 self.close(name)
 
     def _group(self, call: Call) -> str | None:
         """Return what the keys of a group begin with, None for a call that can be in any batch."""
         return call.key[:-4] if self._has_groups and call.key is not None else None
 
-    def _time_over(self, event: str, batch: list[Call]) -> None:
+    def _end_time(self, event: str, batch: _OpenBatch) -> None:
+        """Close a batch whose BATCH_SECONDS are over, if it is still open."""
         if self._open.get(event) is batch:
             self.close(event)
 
