@@ -212,7 +212,10 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
 _NO_JSON = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
 _IN_JSON_STRINGS = {
     "Unterminated string": ('the string that begins here has no " at its end', 'write " where it ends'),
-    "Invalid control": ("a string holds a line break or another control character", r"write \\n for a line break"),
+    "Invalid control": (
+        "a string holds a line break or another control character",
+        r'write " where it ends, or \\n for a line break',
+    ),
     "Invalid \\": (r"a string holds a \ that begins no escape of JSON", r"write \\\\ for a \ in a string"),
 }
 """How the messages of Python's reader begin that are about a string: what is wrong, and the hint."""
