@@ -176,7 +176,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         broker = amqtt_broker.broker_of(self.context)
         return Lossless(
             spool, amqtt_broker.Acl(broker), time.time,
-            lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
+            lambda *error: self.endpoint.reports.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
         )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ class BridgeChild:
             if self._child is None:
                 try:
                     self._child = await asyncio.to_thread(self._spawned)
-                    self._endpoint.note_restart()
+                    self._endpoint.reports.note_restart()
                 except OSError as error:  # processes or descriptors may have run out
                     delay = self._restarts.ended()
                     what = "the bridge process cannot be started: %s; tried again in %.0f s"

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.broker.bridge_session import (
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
 from amqtt_rest_bridge.broker.private_socket import bind_private_socket
 from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.statuses import StateReports
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, private, standard
@@ -48,7 +49,6 @@ from amqtt_rest_bridge.mqtt.private import (
     READY_TOPIC,
     ROUTE,
     UNMATCHED_TOPIC,
-    BrokerState,
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.standard import Code, Property
@@ -65,8 +65,7 @@ _LONGEST_KNOWN: Final = 256  # characters of such a topic
 _RETAINED_AT_ONCE: Final = 100  # retained messages compared with filters in one iteration of the loop
 _LOOK_SECONDS: Final = 0.005  # between two looks at a session that is sending retained messages
 _LOOKS: Final = 200  # after so many, SUBACK is sent although some messages still wait
-_QUIET_SECONDS: Final = 1.0  # between two states sent to the bridge, and between two lines about dropped messages
-_MOST_ERRORS: Final = 100  # waiting to be sent to the bridge; further ones are not reported
+_QUIET_SECONDS: Final = 1.0  # between two lines about dropped messages
 
 
 class Endpoint:
@@ -92,6 +91,8 @@ class Endpoint:
         """Called when a bridge that was ready has gone."""
         self.dropped = 0
         """Messages that were dropped because too many waited."""
+        self.reports = StateReports(self, lossless)
+        """Sends the bridge the state of the broker."""
         self._publisher = publisher
         self._retained = retained
         self._queue_bytes = queue_bytes
@@ -112,12 +113,6 @@ class Endpoint:
         self._retained_task: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drop_warnings = LineLimit(_QUIET_SECONDS)
-        # The state of the broker that the bridge shows, and the state that it was sent last.
-        self._restarts = 0
-        self._errors: list[tuple[str, str, str]] = []
-        self._last_state: BrokerState | None = None
-        self._state_sent_at = 0.0
-        self._state_timer: asyncio.TimerHandle | None = None
         self._socket, self.address = bind_private_socket()
 
     # Served and closed.
@@ -132,8 +127,7 @@ class Endpoint:
 
     def close(self) -> None:
         """End all connections, and remove the socket. Possible without `serve`, too."""
-        if self._state_timer is not None:
-            self._state_timer.cancel()
+        self.reports.close()
         if self._retained_task is not None:
             self._retained_task.cancel()
         for connection in list(self._connections):
@@ -188,17 +182,6 @@ class Endpoint:
         for session, subscriptions in self._receivers_of(topic):
             if subscriptions[0].name is None:
                 self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
-
-    def note_restart(self) -> None:
-        """Count a restart of the bridge."""
-        self._restarts += 1
-        self._send_state_soon()
-
-    def report_error(self, route: str, code: str, message: str) -> None:
-        """Report an error of a route to the bridge, for its status."""
-        if len(self._errors) < _MOST_ERRORS:
-            self._errors.append((route, code, message))
-        self._send_state_soon()
 
     def has_heard(self) -> bool:
         """Return whether the bridge has sent a packet since the last call, or is not being read at present."""
@@ -325,8 +308,7 @@ class Endpoint:
             if self._retained_task is None:
                 self._retained_task = asyncio.create_task(self._send_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._last_state = None
-            self._send_state_soon()
+            self.reports.begin()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
         subscription = session.subscriptions.pop(key, None)
@@ -377,6 +359,10 @@ class Endpoint:
         self._index = None
         self._receivers.clear()
 
+    def has_receivers(self, topic: str) -> bool:
+        """Return whether a session receives the messages of a topic."""
+        return bool(self._receivers_of(topic))
+
     def _receivers_of(self, topic: str) -> tuple[Receiver, ...]:
         """Return the sessions that receive the messages of a topic. Lossless events receive theirs from `Lossless`."""
         if self._index is None:
@@ -417,7 +403,7 @@ class Endpoint:
     def drop(self, entry: Entry) -> None:
         """Count and log a message that is dropped because too many wait."""
         self.dropped += 1
-        self._send_state_soon()
+        self.reports.send_soon()
         if count := self._drop_warnings.count():
             topic = "?" if entry.message is None else loggable(entry.message.topic)
             log.error(
@@ -445,30 +431,6 @@ class Endpoint:
                     connection.write(private.suback(packet_id))
         finally:
             self._retained_task = None
-
-    # The state of the broker, which the bridge shows.
-
-    def _send_state_soon(self) -> None:
-        """Send the bridge the state of the broker soon, at most once a second."""
-        if self._state_timer is None:
-            wait = max(0.0, self._state_sent_at + _QUIET_SECONDS - time.monotonic())
-            self._state_timer = asyncio.get_running_loop().call_later(wait, self._send_state)
-
-    def _send_state(self) -> None:
-        self._state_timer = None
-        lossless = self._lossless
-        if not self._receivers_of(BROKER_TOPIC):
-            return
-        state = BrokerState(self.dropped, self._restarts, {}, errors=tuple(self._errors))
-        if lossless is not None:
-            state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
-        self._state_sent_at = time.monotonic()
-        if state != self._last_state:
-            self._last_state = replace(state, errors=())
-            self._errors.clear()
-            self.offer(BROKER_TOPIC, json.encode(state))
-        if lossless is not None:  # whose rows change without a call of this method
-            self._send_state_soon()
 
 
 def _subscription_key(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:

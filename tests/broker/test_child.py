@@ -68,6 +68,7 @@ class FakeEndpoint:
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
+        self.reports = self
         self.talks = True
         self.restarts = 0
 
