@@ -1,7 +1,8 @@
 """Client mode: the door for messages, which become calls of the routes. One event loop.
 
-`offer` takes a message, `use_routes` replaces the routes, `stop` and `drain` end it. What happens to a call is in
-`call`.
+The intakes of `mqtt` call `run_event` for a message of one event, `offer` for a message of all events that listen to
+its topic. `RouteCalls.offer` then makes a call of it: its life is in `call`. `use_routes` replaces the routes, `stop`
+and `drain` end them.
 """
 
 import asyncio

@@ -107,24 +107,17 @@ class Shared:
 
 
 class EventRequest(Struct, eq=False):
-    """One request. `path` is as sent; `parameters` are the texts of the endpoint's `{name}` segments, decoded.
-
-    `timestamp` is when it came in Unix seconds, `began` in monotonic ones; `port` is the one that its caller connected
-    to.
-    """
+    """One request to an endpoint: what came, and what is known of its answer so far."""
 
     http: Request
-    path: str
-    parameters: Mapping[str, str]
-    timestamp: float
-    began: float
-    port: int
-    publication: Publication | None = None
-    """What the request publishes, once that is known."""
-    skipped: tuple[str, str] | None = None
-    """Code and sentence of why it publishes nothing, if so."""
-    answer_headers: Headers = ()
-    """Those that go with every answer of the endpoint."""
+    path: str  # as sent
+    parameters: Mapping[str, str]  # the texts of the endpoint's `{name}` segments, decoded
+    timestamp: float  # Unix seconds at which it came
+    began: float  # the same in monotonic seconds
+    port: int  # the port that its caller connected to
+    publication: Publication | None = None  # what it publishes, once that is known
+    skipped: tuple[str, str] | None = None  # code and sentence of why it publishes nothing, if WHEN or its key says so
+    answer_headers: Headers = ()  # for every answer to it: those of CORS
     _values: RequestValues | None = None
 
     def drop_body(self) -> None:
@@ -133,9 +126,9 @@ class EventRequest(Struct, eq=False):
         self._values = None
 
     def content(self) -> bytes:
-        """Return what is published without PAYLOAD: the body, or without one the parameters as one JSON object.
+        """Return what is published without PAYLOAD: the body, or if it is empty the parameters as one JSON object.
 
-        Where path and query have a name the path's counts, since the route's author chose it.
+        If path and query share a name, the parameter of the path counts: the author of the route chose it.
         """
         if self.http.body:
             return self.http.body
@@ -161,14 +154,14 @@ class EventRequest(Struct, eq=False):
         return self._values
 
     def fill(self, text: PlaceholderText) -> str:
-        """Fill a topic; raises `RequestRefusedError` (400) where a value is missing or spoils it."""
+        """Return a topic with its placeholders filled; raises `RequestRefusedError` (400) for a bad value."""
         try:
             return text.fill(self.values())
         except CallError as failure:
             raise _cannot_fill(failure) from failure
 
     def fill_bytes(self, text: PlaceholderText) -> bytes:
-        """Fill a payload; raises `RequestRefusedError` (400) likewise."""
+        """Return a payload with its placeholders filled; raises `RequestRefusedError` (400) for a missing value."""
         try:
             return text.fill_bytes(self.values())
         except CallError as failure:
@@ -189,7 +182,7 @@ class EventRequest(Struct, eq=False):
 
 
 def readable(value: str) -> str:
-    """Decode a header value or target: UTF-8 where it is, else Latin-1 (RFC 9110 section 5.5 leaves it open)."""
+    """Decode a header value or target: as UTF-8, else as Latin-1 (RFC 9110 section 5.5 leaves it open)."""
     if value.isascii():
         return value
     try:
@@ -265,7 +258,7 @@ class Callers:
 
 
 class ServerEndpoint:
-    """One server event, with everything about it that does not change from request to request."""
+    """One server event, with everything about it that is the same for all requests."""
 
     def __init__(self, route: Route, event: ServerEvent, shared: Shared) -> None:
         self.callers = Callers(route, event, shared.host.limits.max_body_bytes)
@@ -304,7 +297,7 @@ class ServerEndpoint:
         self.callers.admit(http, request.timestamp)
         if self._reading is not None:
             topic = None if event.read_topic is None else request.fill(event.read_topic)
-            return self._done(request, self._reading.answer(http, topic))
+            return self._answered(request, self._reading.answer(http, topic))
         if not http.may_wait:
             raise RequestRefusedError(overloaded())
         if self._check is not None and (faults := self._check(request.content())):
@@ -322,7 +315,7 @@ class ServerEndpoint:
             headers = ("Content-Type", event.response_content_type), _NO_SNIFFING
             answer = Response(self._status, headers, request.fill_bytes(event.response))
         if http.method == "HEAD":
-            return self._done(request, answer)
+            return self._answered(request, answer)
         if key is not None or event.reply_topic is not None:
             return self._answer_in_turn(request, publication, answer, key)
         published = self._publish(publication)
@@ -360,7 +353,7 @@ class ServerEndpoint:
             published.result()
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
-        return self._done(request, answer)
+        return self._answered(request, answer)
 
     # REPLY_TOPIC and DEDUPE_KEY: a request that waits for others.
 
@@ -377,11 +370,11 @@ class ServerEndpoint:
         late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
         try:
             if key is None:
-                return self._done(request, await self._send(request, publication, answer))
+                return self._answered(request, await self._publish_in_turn(request, publication, answer))
             async with self._shared.turns.turn(key, seconds, late):
                 kept = keeps.answer(key)
                 if kept is None:
-                    answer = await self._send(request, publication, answer)
+                    answer = await self._publish_in_turn(request, publication, answer)
                     short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
                     kept = b"" if is_usual else msgpack.encode((short.status, short.headers, short.body))
                     keeps.keep(key, float(self._event.dedupe_for), kept)
@@ -390,9 +383,9 @@ class ServerEndpoint:
                     answer = _kept(kept) or self._answer or answer
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
-        return self._done(request, answer)
+        return self._answered(request, answer)
 
-    async def _send(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
+    async def _publish_in_turn(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
         """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come."""
         text = self._event.reply_topic
         if text is None:
@@ -403,15 +396,15 @@ class ServerEndpoint:
             # Not the request id, which the caller and the subscribers of other topics may see.
             correlation, trace = secrets.token_bytes(16), publication.properties or MessageProperties()
             publication = replace(publication, properties=MessageProperties(trace.user, correlation, topic))
-            return await self._ask(publication, topic, correlation, takes_unmarked=is_own)
+            return await self._publish_and_await_reply(publication, topic, correlation, takes_unmarked=is_own)
         if is_own:
-            return await self._ask(publication, topic, None, takes_unmarked=True)
+            return await self._publish_and_await_reply(publication, topic, None, takes_unmarked=True)
         late = "The requests that came before on this reply topic have no replies yet; this one was not published"
         seconds = self._route.config.request_timeout
         async with self._shared.turns.turn(topic, seconds, late, request.http.caller):
-            return await self._ask(publication, topic, None, takes_unmarked=True)
+            return await self._publish_and_await_reply(publication, topic, None, takes_unmarked=True)
 
-    async def _ask(
+    async def _publish_and_await_reply(
         self, publication: Publication, topic: str, correlation: bytes | None, *, takes_unmarked: bool
     ) -> Response:
         """Publish a request, and return the reply that comes on a topic within REQUEST_TIMEOUT."""
@@ -427,16 +420,16 @@ class ServerEndpoint:
 
     # The end.
 
-    def _done(self, request: EventRequest, answer: Response) -> Response:
-        """Note a good answer; return it with the endpoint's headers."""
+    def _answered(self, request: EventRequest, answer: Response) -> Response:
+        """Note a good answer, and return it with the headers of the endpoint."""
         if answer is not self._answer or request.answer_headers:
             headers = (*request.answer_headers, *answer.headers)
             answer = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
         outcome = Outcome.SUCCEEDED if request.skipped is None else Outcome.SKIPPED
-        return self._noted(request, answer, outcome, None)
+        return self._note_answer(request, answer, outcome, None)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
-        """Note and return the answer to a request that was refused, ignored by WHEN, or met a fault of our own.
+        """Note and return the answer to a request that was refused, skipped by WHEN, or met a fault of the bridge.
 
         The cause of such a fault is logged and is not in the answer. If `instead` is given, it is the answer; the
         failure is noted all the same.
@@ -445,7 +438,7 @@ class ServerEndpoint:
         match failure:
             case SkippedError():
                 request.skipped = failure.code, failure.message
-                return self._done(request, _IGNORED)
+                return self._answered(request, _IGNORED)
             case RequestRefusedError():
                 refusal = failure.refusal
             case NoRoomError():
@@ -461,9 +454,9 @@ class ServerEndpoint:
                 log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
                 refusal, noted = FAILED, refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
         answer = refused(instead or refusal, request.answer_headers, self._labels)
-        return self._noted(request, answer, outcome_of(refusal.code), noted or refusal)
+        return self._note_answer(request, answer, outcome_of(refusal.code), noted or refusal)
 
-    def _noted(
+    def _note_answer(
         self, request: EventRequest, answer: Response, outcome: Outcome, refusal: Refusal | None,
     ) -> Response:  # fmt: skip
         clock = self._shared.host.clock
