@@ -223,7 +223,7 @@ class Outcomes:
         if route is None or event is None:
             return
         level = logging.WARNING if run.outcome is Outcome.FAILED else logging.INFO
-        code = "" if run.refusal is None else f" {run.refusal.code}"
+        code = f" {run.refusal.code}" if run.refusal is not None else f" {run.skipped[0]}" if run.skipped else ""
         status, name = run.answer.status[:3], (route.name, event.name)
         self.quiet.note(
             level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id, kind=status[0]

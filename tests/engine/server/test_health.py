@@ -52,6 +52,7 @@ class Serving:
             run = RequestRun(
                 101.0, outcome if refusal is None else outcome_of(refusal.code), 8080, self._route,
                 self._route.server_events[0], request, answer, refusal, took=0.01 * number, label="POST /hook",
+                skipped=("duplicate", "DEDUPE_KEY was seen before") if code == "skipped" else None,
             )  # fmt: skip
             self.broker.statistics.note_request(run)
         return self.statistics.health
@@ -164,6 +165,12 @@ def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warnin
         (of, f"route R, event E: {line}".replace("event E:", "event Event:")) for of, line in lines if of >= level
     ]
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == wanted
+
+
+def test_a_request_that_publishes_nothing_has_the_reason_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge.engine.outcome")
+    Serving().serve("s")
+    assert caplog.messages == ["route R, event Event: answered POST /hook with 200 duplicate, run an id"]
 
 
 def test_a_preflight_that_is_refused_counts_as_a_caller_of_its_endpoint() -> None:
