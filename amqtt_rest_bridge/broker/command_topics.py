@@ -23,7 +23,7 @@ _SHARED: Final = "$share/"
 
 
 class CommandTopics:
-    """Keep the topics of commands to their users.
+    """Opens the topics of commands to their users only.
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
