@@ -295,6 +295,20 @@ def test_the_page_of_a_failure_says_what_the_server_said_and_then_how_its_retry_
         assert page.errors == []
 
 
+@pytest.mark.parametrize(("status", "is_taken"), [(200, True), (422, False)])
+def test_the_page_of_a_failure_says_if_a_retry_repeats_what_the_server_took(
+    target: Recorder, status: int, is_taken: bool
+) -> None:
+    target.answer = lambda _: (status, b"{}")
+    with hosting(
+        client_route(target.url, event="WITH PAYLOAD '{response.json.id}'"), admin_port=0, admin_token=TOKEN
+    ) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/1", b"{}")
+        name = json.loads(client.message()[1])["id"]
+        assert ("a retry sends it once more" in admin.get(f"/runs/{name}").text) is is_taken
+
+
 @pytest.mark.parametrize("hosting", DOORS)
 def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(
     target: Recorder, hosting: Hosting
