@@ -132,10 +132,8 @@ def _command(name: str, summary: str, epilog: str) -> Callable[[Callable[..., in
                 exit_status = 130
             raise typer.Exit(exit_status)
 
-        description = f"{summary[0].upper()}{summary[1:]}."
-        application.command(name, cls=Command, help=description, short_help=summary, epilog=as_written(epilog))(
-            reported
-        )
+        description, shown = f"{summary[0].upper()}{summary[1:]}.", as_written(epilog)
+        application.command(name, cls=Command, help=description, short_help=summary, epilog=shown)(reported)
         return run
 
     return add
@@ -177,14 +175,13 @@ def import_paths(
 ) -> int:
     """Import, report what was read, and print the summary; return 1 when a template failed."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import Progress
 
     from template_api.library import import_templates
 
     # Plain text: paths and keys may read as rich's markup, and a line that is wrapped cannot be searched for.
     console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=quiet or not sys.stderr.isatty())
+    bar = Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty())
     task = bar.add_task("importing", total=None)
     faults: list[dict[str, str]] = []
     warnings: list[str] = []

@@ -15,9 +15,6 @@ _HIGHEST_PORT = 65535
 _ADDRESS = re.compile(r"https?://([^\s/?#\[\]]+|\[[\da-f:.]+\](:\d+)?)(/[^\s?#]*)?", re.IGNORECASE)
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - recognised, not bound
 
-SettingFault = tuple[tuple[str, ...], str]
-"""The names of the settings that a fault is about, and what is wrong with them."""
-
 
 def variable_of(setting: str) -> str:
     """Return the environment variable that sets a setting."""
@@ -37,8 +34,8 @@ class Settings:
     log_empty_searches: bool = False
     playground: bool = True
 
-    def value_faults(self) -> Iterator[SettingFault]:
-        """Return what is wrong with the values; database and library are not looked at."""
+    def value_faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Return the settings with a wrong value, and what is wrong; database and library are not looked at."""
         if not 0 <= self.port <= _HIGHEST_PORT:
             yield ("port",), f"port must be a whole number from 0 to {_HIGHEST_PORT}, not {self.port}"
         for name, value in asdict(self).items():
@@ -49,7 +46,7 @@ class Settings:
             elif name == "base_url" and value is not None and not _ADDRESS.fullmatch(value):
                 yield (name,), f"base_url must be an address such as https://library.example, not {value!r}"
 
-    def setting_faults(self) -> Iterator[SettingFault]:
+    def setting_faults(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Return what would stop the start, for `rest-bridge serve --check`; writes nothing, connects to nothing."""
         yield from self.value_faults()
         from template_api.library import place_faults  # brings SQLAlchemy, which only the check needs here

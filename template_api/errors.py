@@ -40,10 +40,6 @@ class IndexNotReadyError(TemplateApiError):
     """A first search index is being built; there is none to search in yet."""
 
 
-class UnknownTemplateError(TemplateApiError):
-    """No template in any state has this id or slug; the message names the nearest slug."""
-
-
 class SourceError(TemplateApiError):
     """A template cannot be imported; the message has its file and line.
 

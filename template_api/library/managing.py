@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, delete, or_, select
 
-from template_api.errors import StartError, UnknownTemplateError, did_you_mean
+from template_api.errors import StartError, TemplateApiError, did_you_mean
 from template_api.library.database import connected, is_missing, opened, shown_url, writing
 from template_api.library.importing import Report, import_templates, mark_changed, next_version
 from template_api.library.models import Deletion, FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
@@ -56,7 +56,7 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
 def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
     """Change the state of one template; the first time it is published it also gets its date.
 
-    Return whether this changed anything; raise `UnknownTemplateError` when no template has this id or slug.
+    Return whether this changed anything; raise `TemplateApiError` when no template has this id or slug.
     """
     with opened(database_url) as engine, writing(engine) as session:
         row = _named(session, id_or_slug)
@@ -91,7 +91,7 @@ def _named(session: Session, id_or_slug: str) -> TemplateRow:
         slugs = session.exec(select(TemplateRow.slug).order_by(col(TemplateRow.slug))).all()
         near = did_you_mean(id_or_slug, filter(None, slugs)) or ", nor one that is near (see template-api list)"
         database = shown_url(session.get_bind().engine.url)
-        raise UnknownTemplateError(f"database {database} holds no template with the id or slug {id_or_slug!r}{near}")
+        raise TemplateApiError(f"database {database} holds no template with the id or slug {id_or_slug!r}{near}")
     return min(matches, key=lambda row: row.id != wanted)
 
 

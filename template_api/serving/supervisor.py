@@ -57,13 +57,9 @@ class Supervisor:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._link: socket.socket | None = None
-        self._process: ChildProcess | None = None
+        self.process: ChildProcess | None = None
+        """The child that runs now."""
         self._watcher: threading.Thread | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the child that runs now."""
-        return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
         """Start the child, wait until it is ready, and watch it from then on; raise `StartError` where it cannot start.
@@ -78,7 +74,7 @@ class Supervisor:
         """Shut the child down gracefully, and kill it when that takes longer than `stop_seconds`. Blocks as long."""
         self._stopping.set()
         with self._lock:
-            process = self._process
+            process = self.process
             self._close_link()
         if process is not None:
             process.end(self._stop_seconds)
@@ -98,13 +94,13 @@ class Supervisor:
                 ours.close()
                 return
             self._link = ours
-            self._process = ChildProcess("template_api", arguments, fds, self._environment)
+            self.process = ChildProcess("template_api", arguments, fds, self._environment)
         word = ""  # when it ends without one, or `stop` closes the link
         with contextlib.suppress(OSError, ValueError), ours.makefile(encoding="utf-8", errors="replace") as lines:
             word = lines.readline().strip()
         if word != READY and not self._stopping.is_set():
             self._close_link()
-            status = self._process.end(self._stop_seconds)
+            status = self.process.end(self._stop_seconds)
             raise StartError(word or f"the template API's process ended with status {status}")
 
     def _watch(self) -> None:
@@ -112,7 +108,7 @@ class Supervisor:
         restarts = Restarts(self._backoff)
         while not self._stopping.is_set():
             restarts.begin()
-            status = self._process.wait() if self._process is not None else None
+            status = self.process.wait() if self.process is not None else None
             if self._stopping.is_set():
                 return
             log.error("the template API's process ended with status %s and is started again", status)

@@ -67,8 +67,8 @@ def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path
     pids: list[int] = []
 
     def act(plugin: TemplateApiPlugin) -> None:
-        assert plugin._supervisor.pid is not None
-        pids.append(plugin._supervisor.pid)
+        assert plugin._supervisor.process is not None
+        pids.append(plugin._supervisor.process.pid)
         [found] = ask(plugin.bound_port, "/api/search?q=template").json["results"]
         assert found["slug"] == "one"
         assert found["url"] == f"http://127.0.0.1:{plugin.bound_port}/templates/one"
@@ -82,8 +82,8 @@ def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path
 @pytest.mark.usefixtures("forked")
 def test_a_killed_api_process_is_started_again_and_the_port_stays_open(tmp_path: Path) -> None:
     def act(plugin: TemplateApiPlugin) -> None:
-        assert plugin._supervisor.pid is not None
-        os.kill(plugin._supervisor.pid, signal.SIGKILL)
+        assert plugin._supervisor.process is not None
+        os.kill(plugin._supervisor.process.pid, signal.SIGKILL)
         assert ask(plugin.bound_port, "/health").json == {"status": "ok"}
 
     asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.errors import DatabaseUnavailableError, UnknownTemplateError
+from template_api.errors import DatabaseUnavailableError, TemplateApiError
 from template_api.library import import_templates, listed_templates, set_status
 from template_api.library.importing import template_id
 from template_api.records import Status
@@ -221,9 +221,9 @@ def test_publishing_a_draft_gives_it_a_date_once(store: "Store", make_template: 
 
 
 def test_the_state_of_an_unknown_template_cannot_be_set(store: "Store") -> None:
-    with pytest.raises(UnknownTemplateError, match="no template with the id or slug 'none'"):
+    with pytest.raises(TemplateApiError, match="no template with the id or slug 'none'"):
         set_status(store.url, "none", Status.DRAFT)
-    with pytest.raises(UnknownTemplateError, match="no template with the id or slug"):
+    with pytest.raises(TemplateApiError, match="no template with the id or slug"):
         set_status(store.url, "not UTF-8: \udcff", Status.DRAFT)
 
 

@@ -89,14 +89,14 @@ def test_a_child_is_started_again_until_it_can(listening: socket.socket, tmp_pat
     supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"), backoff=Backoff(0.0))
     supervisor.start()
     try:
-        first = supervisor.pid
-        assert first is not None
+        assert supervisor.process is not None
+        first = supervisor.process.pid
         folder.rename(tmp_path / "away")
         os.kill(first, signal.SIGKILL)
         assert failed_again.seen.wait(120)
         tmp_path.joinpath("away").rename(folder)
         assert answers(listening)
-        assert supervisor.pid != first
+        assert supervisor.process.pid != first
     finally:
         supervisor.stop()
 
@@ -107,8 +107,8 @@ def test_a_stop_during_the_pause_before_a_start_ends_at_once(listening: socket.s
     supervisor_module.log.addHandler(ended)
     supervisor = Supervisor(listening, environment(sqlite_url), backoff=Backoff(3600.0, 3600.0))
     supervisor.start()
-    assert supervisor.pid is not None
-    os.kill(supervisor.pid, signal.SIGKILL)
+    assert supervisor.process is not None
+    os.kill(supervisor.process.pid, signal.SIGKILL)
     assert ended.seen.wait(120)
     supervisor.stop()
     supervisor_module.log.removeHandler(ended)
@@ -136,7 +136,7 @@ def test_a_child_that_does_not_stop_is_killed(
 ) -> None:
     supervisor = Supervisor(listening, environment(sqlite_url), stop_seconds=0.1)
     supervisor.start()
-    assert supervisor.pid is not None
-    os.kill(supervisor.pid, signal.SIGSTOP)
+    assert supervisor.process is not None
+    os.kill(supervisor.process.pid, signal.SIGSTOP)
     supervisor.stop()
     assert "did not stop within 0.1 s and is killed" in caplog.text
