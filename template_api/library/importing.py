@@ -38,7 +38,7 @@ from template_api.records import FreeForm, Status
 from template_api.sources.members import NamedSource
 from template_api.sources.reading import Reading, noting, read_templates
 from template_api.sources.synonyms import read_synonyms
-from template_api.sources.template import NotebookSource, TemplateSource
+from template_api.sources.template import TemplateSource
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +234,20 @@ class _Import:
         session.exec(delete(FacetRow).where(col(FacetRow.template_id) == id_))
         if found := found_by(facets, row.difficulty):
             session.execute(insert(FacetRow), [{"facet": facet, "template_id": id_} for facet in found])
-        self._store_notebooks(id_, source.notebooks)
+        # Changed cells become a new version, earlier ones stay, the latest of each file is marked.
+        earlier = select(NotebookRow).where(NotebookRow.template_id == id_).order_by(col(NotebookRow.version))
+        notebooks = session.exec(earlier).all()
+        newest = {row.filename: row for row in notebooks}
+        for old in notebooks:
+            old.is_latest = False
+        for place, each in enumerate(source.notebooks):
+            notebook = newest.get(each.filename)
+            if notebook is None or notebook.cells != each.cells:
+                latest = notebook.version if notebook is not None else 0
+                notebook = NotebookRow(template_id=id_, filename=each.filename, version=latest + 1, cells=each.cells)
+                session.add(notebook)
+            notebook.is_primary, notebook.role = each.is_primary, each.role
+            notebook.is_latest, notebook.place = True, place
         return Outcome.ADDED if known is None else Outcome.CHANGED
 
     def _object(self, member: str, source: NamedSource) -> FreeForm:
@@ -262,21 +275,6 @@ class _Import:
                 mark_changed(session, row)
         self._named[member, source.slug] = named
         return named
-
-    def _store_notebooks(self, id_: str, sources: Sequence[NotebookSource]) -> None:
-        """Store notebooks: changed cells become a new version, earlier ones stay, the latest of each file is marked."""
-        known = select(NotebookRow).where(NotebookRow.template_id == id_).order_by(col(NotebookRow.version))
-        rows = self._session.exec(known).all()
-        newest = {row.filename: row for row in rows}
-        for old in rows:
-            old.is_latest = False
-        for place, source in enumerate(sources):
-            row = newest.get(source.filename)
-            if row is None or row.cells != source.cells:
-                version = row.version + 1 if row is not None else 1
-                row = NotebookRow(template_id=id_, filename=source.filename, version=version, cells=source.cells)
-                self._session.add(row)
-            row.is_primary, row.role, row.is_latest, row.place = source.is_primary, source.role, True, place
 
     def _bring_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
         """Store the synonyms of the paths in the place of those before, without the entries that are wrong."""

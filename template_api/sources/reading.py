@@ -58,20 +58,14 @@ def read_templates(path: Path) -> Iterator[Reading]:
         return _read_lines(path)
     if not stat.S_ISDIR(mode):
         raise StartError(f"{path}: is neither a folder nor a .jsonl file")
-    files, unreadable = _template_files(path)
-    return _read_folders(path.resolve(), files, unreadable)
-
-
-def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
-    """Return the template files under a folder, and the faults of folders that seem to be templates and are not."""
     found: list[Path] = []
-    unreadable: list[SourceError] = []
+    unreadable: list[SourceError] = []  # and folders that seem to be templates and are not
     within: set[Path] = set()  # the folders of templates, and all below them
 
     def note(exc: OSError) -> None:
         unreadable.append(SourceError(str(exc.filename), f"cannot be read: {exc.strerror}"))
 
-    for where, folders, files in os.walk(root, onerror=note):
+    for where, folders, files in os.walk(path, onerror=note):
         folders.sort()
         folder = Path(where)
         if TEMPLATE_FILE in files:
@@ -82,8 +76,8 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
             reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILE}; write one, with a title at least"
             unreadable.append(SourceError(where, reason))
     if not found and not unreadable:
-        raise StartError(f"{root}: no template.yaml was found in it")
-    return found, unreadable
+        raise StartError(f"{path}: no template.yaml was found in it")
+    return _read_folders(path.resolve(), found, unreadable)
 
 
 def _is_notebook(filename: str) -> bool:

@@ -51,18 +51,21 @@ def cells_text(cells: object) -> str:
     return json_text(cells)
 
 
-def _own_cells(cells: object, info: ValidationInfo) -> str:
-    """Return the cells of a notebook in a `.jsonl` file; those of a folder are read from its files."""
-    return cells_text(cells) if info.context is None else ""
-
-
 class NotebookSource(Written):
-    """A notebook file; `cells` is a JSON array, `role` what the template uses it for."""
+    """A notebook file; `cells` is a JSON array, `role` what the template uses it for.
+
+    Notebooks of `.jsonl` files have their own cells; those of folders are read from their files, see `TemplateSource`.
+    """
 
     filename: Annotated[Text, Field(min_length=1, max_length=255, validation_alias=AliasChoices(*_NAMES))]
     role: Annotated[Text, Field(max_length=255)] | None = None
     is_primary: bool = Field(default=False, validation_alias=AliasChoices("is_primary", "primary"))
-    cells: Annotated[str, BeforeValidator(_own_cells)] = Field(default="", validate_default=True)
+    cells: str = Field(default="", validate_default=True)
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _own_cells(cls, cells: object, info: ValidationInfo) -> str:
+        return cells_text(cells) if info.context is None else ""
 
 
 def _with_roles(given: Any) -> Any:
