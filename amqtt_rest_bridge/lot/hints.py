@@ -230,7 +230,7 @@ def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, s
     if not isinstance(fault, json.JSONDecodeError):
         return 0, "it cannot be read", _NO_JSON
     if not text.lstrip().startswith(("{", "[", '"')):
-        return 0, fault.msg.lower(), _NO_JSON
+        return 0, "it begins with neither { nor [", _NO_JSON
     before, after = text[: fault.pos].rstrip(), text[fault.pos :].lstrip(" \t\r\n,")
     place, first = len(text) - len(after), after[:1]
     for message, explained in _IN_JSON_STRINGS.items():
