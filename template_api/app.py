@@ -66,15 +66,14 @@ def create_app(
     cache = ReplyCache(library, log_empty=log_empty_searches)
     answers = Answers(library, address, cache)
     pages = Pages(library, address, cache, playground=playground)
-    description = Reply(msgspec.json.encode(query.description()))
     resources = {
         "/api/templates": Resource(answers.results, cache=cache),
         "/api/templates/{id_or_slug}": Resource(answers.template, cache=cache),
         "/api/search": Resource(answers.results, answers.posted, cache),
         "/api/suggest": Resource(answers.suggestions, cache=cache),
         "/api/facets": Resource(answers.facets, cache=cache),
-        "/openapi.json": Resource(lambda _req: description),
-        "/health": Resource(lambda _req: _HEALTHY),
+        "/openapi.json": Resource(Reply(msgspec.json.encode(query.description()))),
+        "/health": Resource(_HEALTHY),
         "/ready": Resource(answers.ready),
         "/metrics": Resource(lambda _req: cache.metrics()),
         **pages.resources(),
@@ -113,11 +112,8 @@ def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
         case falcon.HTTPNotFound():
             return ApiError(ErrorCode.NOT_FOUND)
         case falcon.HTTPMethodNotAllowed():
-            headers = {"Allow": dict(exc.headers or ())["Allow"]}
-            hint = f"Use one of {headers['Allow']}."
-            return ApiError(
-                ErrorCode.METHOD_NOT_ALLOWED, f"{req.method} is not allowed here", hint=hint, headers=headers
-            )
+            message, headers = f"{req.method} is not allowed here", dict(exc.headers or ())
+            return ApiError(ErrorCode.METHOD_NOT_ALLOWED, message, headers={"Allow": headers["Allow"]})
         case falcon.HTTPError() if exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return ApiError(ErrorCode.INVALID_REQUEST)
         case IndexNotReadyError():
@@ -203,22 +199,21 @@ class Answers:
 
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
-        text, ignored = query.suggest_query(req.query_string)
-        found, corrected = self._library.suggest(text)
+        asked = query.search_query(req.path, req.query_string)
+        found, corrected = self._library.suggest(asked.wanted.text)
         suggestions = [{"text": each.title, "slug": each.slug or each.id} for each in found]
-        return _reply({"suggestions": suggestions}, query.result_headers(ignored, corrected))
+        return _reply({"suggestions": suggestions}, query.result_headers(asked.ignored, corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        ignored = query.unknown_names(req.query_string)
-        return _reply(self._library.facets(), query.result_headers(ignored))
+        return _reply(self._library.facets(), query.result_headers(query.unknown_names(req.query_string)))
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks."""
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
-            shown = id_or_slug[:_SHOWN_LENGTH]
-            raise ApiError(ErrorCode.TEMPLATE_NOT_FOUND, f'No published template has the id or slug "{shown}"')
+            message = f'No published template has the id or slug "{id_or_slug[:_SHOWN_LENGTH]}"'
+            raise ApiError(ErrorCode.TEMPLATE_NOT_FOUND, message)
         members = _members(template.summary, self._base_url)
         # The specification's table of the template names every member but this one of the summary's.
         del members["broker_version"]

@@ -25,7 +25,6 @@ from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery, Word
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
-_SUGGEST_PATH: Final = "/api/suggest"
 _ID_LISTS: Final = ("tag_ids", "route_ids", "broker_version_ids")
 _MOST_OFFSET: Final = 10_000  # a link beyond has its cursor only
 _CHECKSUM_BYTES: Final = 6
@@ -57,7 +56,7 @@ class Asked(NamedTuple):
 
 
 def search_query(path: str, query_string: str) -> Asked:
-    """Read the query string of GET /api/templates or /api/search."""
+    """Read the query string of a GET that takes a text: of the list, the search or the suggestions."""
     given, ignored = _parameters(path, query_string)
     if path == LIST_PATH and not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
@@ -70,12 +69,6 @@ def page_query(query_string: str) -> TemplateQuery:
     """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too."""
     given, _ = _parameters(LIST_PATH, query_string)
     return replace(_asked(given.get("q", ""), given, given, ()).wanted, limit=DEFAULT_LIMIT)
-
-
-def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
-    """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text."""
-    given, ignored = _parameters(_SUGGEST_PATH, query_string)
-    return given["q"].strip(_BLANKS), ignored
 
 
 def unknown_names(query_string: str) -> tuple[str, ...]:

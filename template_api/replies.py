@@ -158,14 +158,15 @@ def _takes_gzip(accept_encoding: str | None) -> bool:
 
 
 class Resource:
-    """Answer GET, HEAD and perhaps POST of a path, by functions that make the answer to a request.
+    """Answer GET, HEAD and perhaps POST of a path, by an answer that stays, or functions that make one for a request.
 
     `get` takes the fields of the path too; the `cache` keeps its answers where they come from the library.
     """
 
     def __init__(
-        self, get: Callable[..., Reply], post: Callable[..., Reply] | None = None, cache: ReplyCache | None = None
-    ) -> None:
+        self, get: Callable[..., Reply] | Reply, post: Callable[..., Reply] | None = None,
+        cache: ReplyCache | None = None,
+    ) -> None:  # fmt: skip
         self._get = get
         self._cache = cache
         if post is not None:  # Falcon allows the methods that a resource has
@@ -173,10 +174,13 @@ class Resource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
         """Send the answer."""
-        if self._cache is None:
-            reply = self._get(req, **fields)
+        get = self._get
+        if isinstance(get, Reply):
+            reply = get
+        elif self._cache is None:
+            reply = get(req, **fields)
         else:
-            reply = self._cache.reply(req.path, req.query_string, lambda: self._get(req, **fields))
+            reply = self._cache.reply(req.path, req.query_string, lambda: get(req, **fields))
         reply.send(req, resp)
 
     on_head = on_get

@@ -73,19 +73,19 @@ class Pages:
         self._cache = cache
         self._templates = _compiled(urlsplit(base_url).path, playground=playground)
         self._playground = Playground(at_once=1) if playground else None
-        folder = files("template_api.pages").joinpath("static")
-        self._assets = {
-            name: Reply(folder.joinpath(name).read_bytes(), _SAFE, kind) for name, kind in _ASSETS.items()
-        } | {name: Reply(site_file(name), _SAFE, kind) for name, kind in SITE_FILES.items()}
 
     def resources(self) -> Mapping[str, Resource]:
         """Return what answers each path; the playground takes POST too."""
+        folder = files("template_api.pages").joinpath("static")
+        assets = {name: (folder.joinpath(name).read_bytes(), kind) for name, kind in _ASSETS.items()}
+        assets |= {name: (site_file(name), kind) for name, kind in SITE_FILES.items()}
         found = {
             "/": Resource(self._found, cache=self._cache),
             "/templates/{id_or_slug}": Resource(self._template, cache=self._cache),
             "/docs": Resource(lambda _req: self._docs),
-            "/static/{name}": Resource(self._asset),
         }
+        for name, (body, kind) in assets.items():
+            found[f"/static/{name}"] = Resource(Reply(body, _SAFE, kind))
         if self._playground is not None:
             found["/playground"] = Resource(self._empty_playground, partial(self._tried, self._playground))
         return found
@@ -163,13 +163,6 @@ class Pages:
         tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
         return self._page("playground", status=status, is_kept=False, trial=trial, tried=tried)
-
-    def _asset(self, _req: falcon.Request, name: str) -> Reply:
-        """Return the style sheet, the script or the icon."""
-        reply = self._assets.get(name)
-        if reply is None:
-            raise falcon.HTTPNotFound
-        return reply
 
     def _page(self, name: str, *, status: HTTPStatus = HTTPStatus.OK, is_kept: bool = True, **values: Any) -> Reply:
         text = self._templates[name].render(**values)

@@ -264,16 +264,11 @@ class SearchIndex:
         row = self._next_row
         self._next_row += 1
         texts = document.texts
-        kept = Entry(
-            row=row,
-            text=texts.text,
-            stops=texts.stops,
-            words=texts.words,
-            title=texts.title,
-            facets=list(document.facets),
-            updated=_microseconds(document.updated_at),
-        )
-        self._writing().add_document(kept)
+        entry = Entry(
+            row=row, text=texts.text, stops=texts.stops, words=texts.words, title=texts.title,
+            facets=list(document.facets), updated=_microseconds(document.updated_at),
+        )  # fmt: skip
+        self._writing().add_document(entry)
         terms = dict.fromkeys(term for term in map(stem, texts.title.split()) if term not in STOP_STEMS)
         self._rows[document.key] = row
         self._templates[row] = _Indexed(document.key, texts.title, tuple(terms), _microseconds(document.published_at))

@@ -11,7 +11,7 @@ stems each word of a library once.
 import re
 import threading
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -77,25 +77,16 @@ def words(text: str) -> list[str]:
 
     Letters and digits make words, all else parts them. A run of CJK characters gives its overlapping pairs.
     """
-    found = text.translate(_ASCII).split() if text.isascii() else list(_words_of_any_script(text))
-    if max(map(len, found), default=0) > MAX_WORD_LENGTH:
-        return [word[:MAX_WORD_LENGTH] for word in found]
-    return found
-
-
-def _words_of_any_script(text: str) -> Iterator[str]:
-    for run in _RUN.findall(text.replace("_", " ").lower()):
-        if run.isascii():
-            yield run
-            continue
-        unmarked = _MARK.sub("", unicodedata.normalize("NFKD", run.casefold()))
-        for unspaced, word in _WORD.findall(unicodedata.normalize("NFC", unmarked).translate(_LETTERS)):
-            if word:
-                yield word
-            elif len(unspaced) == 1:
-                yield unspaced
-            else:
-                yield from (unspaced[at : at + 2] for at in range(len(unspaced) - 1))
+    if text.isascii():
+        found = text.translate(_ASCII).split()
+    else:
+        found = []
+        for run in _RUN.findall(text.replace("_", " ").lower()):
+            unmarked = run if run.isascii() else _MARK.sub("", unicodedata.normalize("NFKD", run.casefold()))
+            for unspaced, word in _WORD.findall(unicodedata.normalize("NFC", unmarked).translate(_LETTERS)):
+                pairs = [unspaced[at : at + 2] for at in range(len(unspaced) - 1)]
+                found += [word] if word else pairs or [unspaced]
+    return [word[:MAX_WORD_LENGTH] for word in found]
 
 
 _stemming: Final = threading.Lock()
