@@ -271,15 +271,15 @@ class Outcomes:
     ) -> None:
         """Note whether a WHEN could be used. A broken one makes its route Yellow, until a minute without messages."""
         fault = None if skipped is None or skipped[0] != WHEN_UNUSABLE else masker.text(skipped[1])
-        is_watched = bool(statistics.broken_whens)
-        statistics.note_when(event, fault, self._clock.monotonic())
-        if statistics.broken_whens and not is_watched:
+        is_watched = bool(statistics.whens.broken)
+        statistics.whens.note(event, fault, self._clock.monotonic())
+        if statistics.whens.broken and not is_watched:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 
     def _check_whens(self, statistics: RouteStatistics) -> None:
-        statistics.check_whens(self._clock.monotonic())
+        statistics.whens.check(self._clock.monotonic())
         self.report_health(statistics)
-        if statistics.broken_whens:
+        if statistics.whens.broken:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 
     def report_health(self, statistics: RouteStatistics) -> None:

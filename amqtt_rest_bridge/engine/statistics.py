@@ -94,7 +94,7 @@ class _Window:
 
 
 class _When(Struct):
-    """When the WHEN of an event was last evaluated, when it last failed (both monotonic seconds), and why it failed."""
+    """When the WHEN of an event could be used last, when it failed last (monotonic seconds), and why it failed."""
 
     usable: float = float("-inf")
     unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST_UNUSABLE))
@@ -104,6 +104,37 @@ class _When(Struct):
         """Return whether it failed for all messages of the last minute, of which there were at least five."""
         since = now - WHEN_SECONDS
         return self.usable < since and len(self.unusable) == _FEWEST_UNUSABLE and self.unusable[0] >= since
+
+
+class Whens:
+    """The WHEN settings of a route that fail; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.broken: dict[str, str] = {}
+        """Why a WHEN failed for all messages of the last minute, by event."""
+        self._by_event: dict[str, _When] = {}
+
+    def note(self, event: str, fault: str | None, now: float) -> None:
+        """Note that the WHEN of an event was evaluated, or (`fault`) why it failed."""
+        when = self._by_event.get(event)
+        if when is None:
+            when = self._by_event[event] = _When()
+        if fault is None:
+            when.usable = now
+        else:
+            when.unusable.append(now)
+            when.fault = fault
+        if fault is not None or self.broken:
+            self.check(now)
+
+    def check(self, now: float) -> None:
+        """Update `broken`."""
+        self.broken = {event: when.fault for event, when in self._by_event.items() if when.is_broken(now)}
+
+    def clear(self) -> None:
+        """Forget all, since a reload may have changed them."""
+        self.broken = {}
+        self._by_event.clear()
 
 
 class QueueBytes:
@@ -235,13 +266,11 @@ class RouteStatistics:
     def __init__(self, route: Route, places: int, now: float, queue: QueueBytes) -> None:
         self.name = route.name
         self.admission = Admission(route.route_config, places, queue)
-        self._not_admitted = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
-        # `_not_admitted` counts refused messages and the requests of server mode; `admission` counts the rest.
+        self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        self._not_admitted = 0  # refused messages, and requests of server mode; `admission` counts the other messages
         self._other_errors = 0  # errors that ended no message, such as failed attempts of lossless calls
         self._calls, self._requests = _Window(), _Window()
-        self._whens: dict[str, _When] = {}
-        self.broken_whens: dict[str, str] = {}
-        """Why a WHEN failed for all messages of the last minute, by event."""
+        self.whens = Whens()
         self._latencies: deque[float] = deque(maxlen=_MOST_SAMPLES)
         self._waits: deque[float] = deque(maxlen=_MOST_SAMPLES)
         self.retrying = 0
@@ -263,13 +292,9 @@ class RouteStatistics:
 
     def update(self, route: Route) -> None:
         """Apply what a reload changed."""
-        self._has_client_mode = route.config.enable_client
-        self._counts_tries = route.is_lossless
-        self._has_breaker = route.route_config.breaker is not None
-        self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
+        self._route = route
         self.admission.update(route.route_config)
-        self._whens.clear()
-        self.broken_whens.clear()
+        self.whens.clear()
 
     def health_changed(self) -> bool:
         """Return whether the health has changed since the last call."""
@@ -297,23 +322,6 @@ class RouteStatistics:
     def note_skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
         self.skipped += 1
-
-    def note_when(self, event: str, fault: str | None, now: float) -> None:
-        """Note that the WHEN of an event was evaluated, or (`fault`) why it failed; `now` is monotonic seconds."""
-        when = self._whens.get(event)
-        if when is None:
-            when = self._whens[event] = _When()
-        if fault is None:
-            when.usable = now
-        else:
-            when.unusable.append(now)
-            when.fault = fault
-        if fault is not None or self.broken_whens:
-            self.check_whens(now)
-
-    def check_whens(self, now: float) -> None:
-        """Update `broken_whens`."""
-        self.broken_whens = {event: when.fault for event, when in self._whens.items() if when.is_broken(now)}
 
     def note_failure(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a call that failed."""
@@ -345,7 +353,7 @@ class RouteStatistics:
         self.succeeded += 1
         self._latencies.append(seconds)
         self.last_success = now
-        if not self._has_client_mode:
+        if not self._route.config.enable_client:
             self._connection = "connected"
         self._requests.add(Outcome.SUCCEEDED, None, retry_of)
 
@@ -389,12 +397,15 @@ class RouteStatistics:
     @property
     def breaker(self) -> str | None:
         """Return `open` or `closed`, None for a route without BREAKER."""
-        return None if not self._has_breaker else "closed" if self.open_breaker is None else "open"
+        if self._route.route_config.breaker is None:
+            return None
+        return "closed" if self.open_breaker is None else "open"
 
     @property
     def readers(self) -> int | None:
         """Return how many streams of the route are open, None for a route without STREAM."""
-        return self.open_streams if self._has_stream else None
+        has_stream = self._route.config.enable_server and any(event.stream for event in self._route.server_events)
+        return self.open_streams if has_stream else None
 
     def _note_call_error(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         self._calls.add(Outcome.FAILED, run, retry_of)
@@ -418,7 +429,7 @@ class RouteStatistics:
         is_down = self._port_fault is not None or self.open_breaker is not None
         if is_down or calls.streak >= _RED_STREAK or requests.streak >= _RED_STREAK:
             return "Red"
-        is_ill = calls.failed or self.retrying or requests.failed or requests.refused or self.broken_whens
+        is_ill = calls.failed or self.retrying or requests.failed or requests.refused or self.whens.broken
         return "Yellow" if is_ill else "Green"
 
     @property
@@ -427,13 +438,13 @@ class RouteStatistics:
         calls, requests = self._calls, self._requests
         reasons = [why for why in (self._port_fault, self.open_breaker) if why is not None]
         if calls.failed:
-            what = "tries failed" if self._counts_tries else "messages failed"
+            what = "tries failed" if self._route.is_lossless else "messages failed"
             reasons.append(f"{what}: {calls.failed} of the last {len(calls)}")
         if self.retrying:
             reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
         reasons += [
             f"event {event}, each message of the last minute was skipped: {fault}"
-            for event, fault in self.broken_whens.items()
+            for event, fault in self.whens.broken.items()
         ]
         if requests.failed:
             reasons.append(f"requests failed: {requests.failed} of the last {len(requests)}")
