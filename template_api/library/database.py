@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
 from sqlmodel import Session, col, select
@@ -18,6 +19,7 @@ from template_api.library.models import SCHEMA_VERSION, FacetRow, LibraryRow, Ta
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
+_JSON: dict[str, Any] = {"json_deserializer": msgspec.json.decode}
 _AT_ONCE = 500  # templates that an upgrade reads at once
 
 
@@ -60,27 +62,21 @@ def connected(url: str | None) -> Engine:
         if parsed.get_backend_name() == "postgresql":
             from template_api.library import postgres  # its driver is an extra
 
-            engine = sa.create_engine(parsed, connect_args=postgres.ARGUMENTS, pool_pre_ping=True)
+            engine = sa.create_engine(parsed, connect_args=postgres.ARGUMENTS, pool_pre_ping=True, **_JSON)
             sa.event.listen(engine, "do_connect", postgres.connect)
         else:
             engine = _sqlite_engine(parsed)
-    except ModuleNotFoundError as exc:
-        raise StartError("PostgreSQL needs its driver: pip install 'amqtt-rest-bridge[postgres]'") from exc
-    except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError) as exc:
-        raise StartError(
-            f"database_url: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg"
-        ) from exc
+    except (ModuleNotFoundError, sa.exc.NoSuchModuleError) as exc:
+        brings = "pip install 'amqtt-rest-bridge[postgres]' brings postgresql+psycopg"
+        raise StartError(f"database_url: {parsed.drivername} is not supported here; {brings}") from exc
 
     @sa.event.listens_for(engine, "handle_error")
     def translate(context: ExceptionContext) -> None:
         error, cause = context.sqlalchemy_exception, context.original_exception
-        if (
-            isinstance(error, sa.exc.DBAPIError)
-            and not isinstance(error, sa.exc.IntegrityError)
-            and not context.is_pre_ping
-        ):
-            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-            raise DatabaseUnavailableError(f"database {shown_url(parsed)}: {reason}") from cause
+        if error is None or isinstance(error, sa.exc.IntegrityError) or context.is_pre_ping:
+            return
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise DatabaseUnavailableError(f"database {shown_url(parsed)}: {reason}") from cause
 
     return engine
 
@@ -88,7 +84,7 @@ def connected(url: str | None) -> Engine:
 def _sqlite_engine(url: URL) -> Engine:
     """Return an engine whose readers never wait for writers (WAL), and whose transactions begin where ours do."""
     # By itself sqlite3 begins transactions late, after the first read.
-    engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS, "isolation_level": None})
+    engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS, "isolation_level": None}, **_JSON)
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
@@ -173,6 +169,8 @@ def _upgrade(session: Session) -> None:
     connection = session.connection()
     for name in ("template_tags", "template_routes"):
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("ALTER TABLE templates ALTER COLUMN facets TYPE JSON USING facets::JSON")
     Table.metadata.create_all(connection)
     for table in Table.metadata.sorted_tables:
         known = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}

@@ -31,21 +31,6 @@ def columns(*attributes: Any) -> list[Any]:
     return [col(each) for each in attributes]
 
 
-class Json(sa.types.TypeDecorator[Any]):
-    """The type of columns that keep a value as JSON text."""
-
-    impl = sa.String
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, _dialect: Any) -> str | None:
-        """Return what is written."""
-        return None if value is None else msgspec.json.encode(value).decode()
-
-    def process_result_value(self, value: str | None, _dialect: Any) -> Any:
-        """Return what was read."""
-        return None if value is None else msgspec.json.decode(value)
-
-
 class Table(SQLModel):
     """Base class of the tables, with metadata of their own."""
 
@@ -76,7 +61,7 @@ class TemplateRow(Table, table=True):
     status: str
     source_status: str
     published_at: str | None = None
-    facets: dict[str, Any] = Field(sa_type=Json)
+    facets: dict[str, Any] = Field(sa_type=sa.JSON)
     labels: str
     cells_text: str
     digest: str

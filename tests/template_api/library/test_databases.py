@@ -39,6 +39,8 @@ def make_older(url: str) -> None:
             connection.execute(sa.text(f"DROP TABLE {table}"))
         connection.execute(sa.text("CREATE TABLE template_tags (template_id VARCHAR(36) REFERENCES templates (id))"))
         connection.execute(sa.text("INSERT INTO template_tags SELECT id FROM templates"))
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.text("ALTER TABLE templates ALTER COLUMN facets TYPE VARCHAR"))
         for table, column in ((table, column) for table, columns in LATER.items() for column in columns):
             connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(sa.update(LibraryRow).values(schema_version=1))
