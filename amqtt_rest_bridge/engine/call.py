@@ -5,8 +5,8 @@
                 v refuse             +- _try_again <-+
 
 A route has `workers` places. A call with a place is a task (`_run`): it has the place from the building of its request
-until the broker has acknowledged the result. A call without a place costs no task, it is an entry of one queue: for
-room, behind another call of its line, to be examined, in an open batch, for a place, for its target, or of a timer for
+until the broker has acknowledged the result. A call without a place is an entry of one queue, not a task: it waits for
+room, behind another call of its line, to be examined, in an open batch, for a place, for its target, or by a timer for
 its next attempt. Whatever keeps a call passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in
 place of its calls.
 
@@ -155,8 +155,8 @@ class RouteCalls:
         self._outcomes.note_refusal(call, failure, self.statistics)
         if call.hops < MAX_HOPS:
             self._common.failures.put_refusal(call, failure)
-        else:  # a loop of routes ends here: a failure payload could start it again
-            self._common.failures.put(call, None)
+        elif call.delivery is not None:  # a loop of routes ends here: a failure payload could start it again
+            call.delivery.release()
 
     # It waits for a place.
 

@@ -39,28 +39,26 @@ class FailureQueue:
         """The tasks that publish now."""
 
     def put_refusal(self, call: Call, failure: CallError) -> None:
-        """Queue the failure of a message that was not admitted.
+        """Queue the failure of a message that was not admitted, or release the message if there is nothing to publish.
 
-        Without room for the message in the queue the failure is published without it. A message that is too large for a
-        call is too large for its failure, too.
+        If the queue has no room for the payload, the failure is published without it, or not at all. A message that is
+        too large for a call is too large for its failure, too.
         """
         event = call.event
         for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
             publication = failure_publication(
                 event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
             )
-            size = 0 if publication is None else len(publication.payload)
-            if len(self._waiting) < _MOST_FAILURES and self._bytes + size <= _MOST_BYTES:
+            if publication is None:  # the event publishes no failures
+                break
+            if len(self._waiting) < _MOST_FAILURES and self._bytes + len(publication.payload) <= _MOST_BYTES:
                 self.put(call, publication)
                 return
-        self.put(call, None)
+        if call.delivery is not None:
+            call.delivery.release()
 
-    def put(self, call: Call, publication: Publication | None) -> None:
-        """Queue the failure of a call. Without one its message is released now."""
-        if publication is None:
-            if call.delivery is not None:
-                call.delivery.release()
-            return
+    def put(self, call: Call, publication: Publication) -> None:
+        """Queue the failure of a call; its message is released once the failure is published."""
         self._waiting.append((publication, call.hops + 1, call.name, call.delivery))
         self._bytes += len(publication.payload)
         if len(self.tasks) < _AT_ONCE:
