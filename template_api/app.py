@@ -8,7 +8,6 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -91,10 +90,8 @@ def create_app(
         else:
             resp.status, resp.content_type = error.status, JSON
             members: dict[str, object] = {"code": error.code, "message": error.message, "hint": error.hint}
-            if req.method == "POST" and req.path == query.SEARCH_PATH:
-                document = {"error": error.message, **members}
-            else:
-                document = {"error": members}
+            is_posted = req.method == "POST" and req.path == query.SEARCH_PATH
+            document = {"error": error.message, **members} if is_posted else {"error": members}
             # A path may hold what UTF-8 cannot carry, so nothing but ASCII is written here.
             resp.data = json.dumps(document, separators=(",", ":")).encode()
         resp.set_headers(error.headers)
@@ -202,11 +199,12 @@ class Answers:
         asked = query.search_query(req.path, req.query_string)
         found, corrected = self._library.suggest(asked.wanted.text)
         suggestions = [{"text": each.title, "slug": each.slug or each.id} for each in found]
-        return _reply({"suggestions": suggestions}, query.result_headers(asked.ignored, corrected))
+        return Reply(msgspec.json.encode({"suggestions": suggestions}), query.result_headers(asked.ignored, corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        return _reply(self._library.facets(), query.result_headers(query.unknown_names(req.query_string)))
+        headers = query.result_headers(query.unknown_names(req.query_string))
+        return Reply(msgspec.json.encode(self._library.facets()), headers)
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks."""
@@ -223,16 +221,13 @@ class Answers:
             | {"cells": msgspec.Raw(each.cells.encode())}
             for each in template.notebooks
         ]
-        return _reply({"template": members}, query.result_headers(query.unknown_names(req.query_string)))
+        headers = query.result_headers(query.unknown_names(req.query_string))
+        return Reply(msgspec.json.encode({"template": members}), headers)
 
     def ready(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /ready."""
         self._library.check()
         return _HEALTHY
-
-
-def _reply(document: object, headers: Mapping[str, str]) -> Reply:
-    return Reply(msgspec.json.encode(document), headers)
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:

@@ -56,19 +56,13 @@ class Asked(NamedTuple):
 
 
 def search_query(path: str, query_string: str) -> Asked:
-    """Read the query string of a GET that takes a text: of the list, the search or the suggestions."""
-    given, ignored = _parameters(path, query_string)
+    """Read the query string of a GET that takes a text; the library's page takes what the list does."""
+    given, ignored = _parameters(LIST_PATH if path == "/" else path, query_string)
     if path == LIST_PATH and not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
         ignored = (*ignored, *(name for name in _ID_LISTS if given.get(name)))
         given |= dict.fromkeys(_ID_LISTS)
     return _asked(given.get("q", ""), given, given, ignored)
-
-
-def page_query(query_string: str) -> TemplateQuery:
-    """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too."""
-    given, _ = _parameters(LIST_PATH, query_string)
-    return replace(_asked(given.get("q", ""), given, given, ()).wanted, limit=DEFAULT_LIMIT)
 
 
 def unknown_names(query_string: str) -> tuple[str, ...]:
@@ -78,7 +72,6 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
 
 def query_string(wanted: TemplateQuery, shown: Asked | None = None) -> str:
     """Return the query string of GET that asks for these templates, shown as another request asks for."""
-    lists = {name: ",".join(sorted(getattr(wanted, name))) for name in _ID_LISTS}
     since = "" if wanted.updated_since is None else (_EPOCH + wanted.updated_since * _MICROSECOND).isoformat()
     given = {
         "q": wanted.text,
@@ -86,7 +79,7 @@ def query_string(wanted: TemplateQuery, shown: Asked | None = None) -> str:
         "offset": wanted.offset if wanted.offset <= _MOST_OFFSET else 0,
         "category_id": wanted.category_id,
         "difficulty": wanted.difficulty,
-        **lists,
+        **{name: ",".join(sorted(getattr(wanted, name))) for name in _ID_LISTS},
         "exact": wanted.exact,
         "sort": wanted.sort if wanted.sort is not Sort.RELEVANCE else None,
         "updated_since": since.replace("+00:00", "Z"),

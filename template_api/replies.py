@@ -87,6 +87,9 @@ class Reply:
             response.data = self.body
 
 
+Make = Callable[..., Reply]
+
+
 class ReplyCache:
     """Answers of one edition of the library, and how many searches they answered; begun again when 24 MiB are kept.
 
@@ -163,10 +166,7 @@ class Resource:
     `get` takes the fields of the path too; the `cache` keeps its answers where they come from the library.
     """
 
-    def __init__(
-        self, get: Callable[..., Reply] | Reply, post: Callable[..., Reply] | None = None,
-        cache: ReplyCache | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, get: Reply | Make, post: Make | None = None, cache: ReplyCache | None = None) -> None:
         self._get = get
         self._cache = cache
         if post is not None:  # Falcon allows the methods that a resource has

@@ -22,7 +22,7 @@ from pygments.lexer import Lexer, RegexLexer, include
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, Text
 
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|/[/\\]|\\", re.IGNORECASE)
 _SAFE_SCHEME: Final = re.compile(r"(https?|mailto):", re.IGNORECASE)
 _REL: Final = "noopener noreferrer nofollow"
 _LONGEST: Final = 200_000  # characters, 0.25 s of CPU; longer texts are shown as they are
@@ -45,9 +45,7 @@ def rendered(text: str, *, below: int = 2) -> Markup:
 def _is_safe_link(url: str) -> bool:
     """Allow addresses with a safe scheme, and fragments and paths, but not those of another host (`//host`)."""
     address = re.sub(r"[\x00-\x20]", "", url)
-    if _SCHEME.match(address):
-        return _SAFE_SCHEME.match(address) is not None
-    return not address.startswith(("//", "\\", "/\\"))
+    return _SAFE_SCHEME.match(address) is not None or not _ELSEWHERE.match(address)
 
 
 def _lower_headings(state: StateCore) -> None:

@@ -6,7 +6,7 @@ They run on the server's threads and may be entered by several at once. The one 
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -26,7 +26,7 @@ from template_api.errors import ApiError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.flows import drawing
 from template_api.pages.markup import highlighted, rendered
-from template_api.records import Notebook, TemplateQuery
+from template_api.records import DEFAULT_LIMIT, Notebook, TemplateQuery
 from template_api.replies import MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
@@ -52,16 +52,6 @@ _FACETS: Final = {
     "routes": ("Route types", "route_ids"),
     "broker_versions": ("Broker versions", "broker_version_ids"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FacetValue:
-    """One value of a facet; `link` adds it to the filters, or takes it out when it is `chosen`."""
-
-    name: str
-    count: int
-    link: str
-    chosen: bool
 
 
 class Pages:
@@ -102,7 +92,7 @@ class Pages:
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""
-        wanted = query.page_query(req.query_string)
+        wanted = replace(query.search_query("/", req.query_string).wanted, limit=DEFAULT_LIMIT)
         page = self._library.find(wanted)
         try:
             known, counts = self._library.facets(), self._library.facet_counts(wanted)
@@ -189,24 +179,25 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
 
 def _facets(
     known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], first: TemplateQuery
-) -> dict[str, Sequence[FacetValue]]:
-    """Return the facets of the results that begin with the page `first`: the commonest values, and those chosen."""
-    found: dict[str, Sequence[FacetValue]] = {}
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the facets of the results that begin with the page `first`: the commonest values, and those chosen.
+
+    The `link` of a value adds it to the filters, or takes it out when it is `chosen`.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
     for group, (title, member) in _FACETS.items():
         current = getattr(first, member)
         chosen = current if isinstance(current, frozenset) else {current}
         counted = [(counts.get(f"{member}:{each['id']}", 0), each) for each in known.get(group, ())]
         counted.sort(key=lambda value: -value[0])
-        shown = []
         for number, (count, each) in enumerate(counted):
             is_chosen = each["id"] in chosen
             if is_chosen or (count and number < _MOST_VALUES):
                 toggled = chosen ^ {each["id"]} if chosen is current else None if is_chosen else each["id"]
                 changes: dict[str, Any] = {member: toggled}
                 link = _search_link(replace(first, **changes))
-                shown.append(FacetValue(each["name"], count, link, is_chosen))
-        if shown:
-            found[title] = shown
+                value = {"name": each["name"], "count": count, "link": link, "chosen": is_chosen}
+                found.setdefault(title, []).append(value)
     return found
 
 

@@ -112,10 +112,8 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     for wanted in reader.read():
         key = wanted.options[0].terms
         before = found.get(key)
-        if before is None:
-            found[key] = wanted
-        else:
-            found[key] = replace(before if before.is_typed else wanted, count=before.count + 1)
+        likelier = before if before and before.is_typed else wanted
+        found[key] = replace(likelier, count=before.count + 1 if before else 1)
     return Meaning(tuple(found.values()), tuple(dict.fromkeys(reader.ignored)))
 
 
@@ -188,10 +186,10 @@ class _Reader:
 
     def _likelier(self, word: str, options: Sequence[Option]) -> tuple[Option, ...]:
         """Return what is much commoner and may be meant by a known word, as the library may misspell it once."""
-        if self._synonyms.has([word]) or not self._vocabulary.is_rare(word) or self._doubted == _MOST_DOUBTED:
+        if self._synonyms.has([word]) or self._doubted == _MOST_DOUBTED:
             return ()
-        self._doubted += 1
         likelier = self._vocabulary.likelier(word)
+        self._doubted += likelier is not None
         return self._weighed([likelier], Origin.DOUBTED, options) if likelier else ()
 
     def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
@@ -223,7 +221,7 @@ class _Reader:
             known = tuple({stem(each): each for each in (*completions, *near)}.values())
         if known or edits:
             return self._one(word, self._weighed([(each,) for each in known], Origin.CORRECTED))
-        near_synonyms = map(self._meant, self._synonyms.nearest(word))
+        near_synonyms = (self._meant([each]) for each in self._synonyms.spelling.nearest(word)[0])
         return self._one(word, next(filter(None, near_synonyms), ()))
 
     def _compound(self, word: str) -> tuple[QueryWord, ...]:

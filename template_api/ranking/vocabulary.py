@@ -133,13 +133,12 @@ class Vocabulary:
         near, edits = self.spelling.nearest(word, lambda each: each in STOP_WORDS or self.term(each) is not None)
         return self._commonest([each for each in near if each not in STOP_WORDS], _CANDIDATES), edits
 
-    def is_rare(self, word: str) -> bool:
-        """Return whether so few templates have a word that it may be misspelt in them."""
-        return self.frequency(stem(word)) <= _RARE + self._size // _RARE_ONE_IN
-
-    def likelier(self, word: str) -> Phrase:
-        """Return the much commoner word, or two run together, that a rare word (`is_rare`) may be a slip for."""
-        least = self.frequency(stem(word)) * _MUCH_COMMONER
+    def likelier(self, word: str) -> Phrase | None:
+        """Return the much commoner word, or two run together, that a word may be a slip for; None if it is not rare."""
+        frequency = self.frequency(stem(word))
+        if frequency > _RARE + self._size // _RARE_ONE_IN:
+            return None
+        least = frequency * _MUCH_COMMONER
         near = self.spelling.slips(word) if len(word) >= SHORTEST_DOUBTED else {}
         likely = (each for each in near if each not in STOP_WORDS and self.frequency(stem(each)) >= least)
         return self._commonest(likely, 1) or self.split(word, beyond=least - 1)
@@ -173,7 +172,7 @@ class Synonyms:
                     single.update(phrase if len(phrase) == 1 else ())
         self.longest = max(map(len, self._meant), default=0)
         """How many words the longest phrase has."""
-        self._spelling = Words(single)
+        self.spelling = Words(single)
 
     def content_words(self, typed: Sequence[str]) -> list[str]:
         """Return words without stop words, except those of a phrase ("turn on")."""
@@ -187,10 +186,6 @@ class Synonyms:
     def has(self, phrase: Sequence[str]) -> bool:
         """Return whether the list has a phrase."""
         return _stems(phrase) in self._meant
-
-    def nearest(self, word: str) -> list[Phrase]:
-        """Return the phrases of one word that are fewest edits from a misspelt word."""
-        return [(each,) for each in self._spelling.nearest(word)[0]]
 
     def of(self, phrase: Sequence[str]) -> tuple[Phrase, ...]:
         """Return what a phrase means besides itself, in the order of the list."""
