@@ -331,7 +331,7 @@ class PreparedEvent:
                 if refused is None:
                     publication = result_of(self.event, call.message, call.destination, response)
                     done = Verdict(Outcome.SUCCEEDED, response.status, None, publication, 0.0, None, request, response)
-                    return self._ended(call, done)
+                    return self._note_end(call, done)
                 failure = refused
             except CallError as error:
                 failure = error
@@ -349,7 +349,7 @@ class PreparedEvent:
             verdict = retry(call, verdict)
             if verdict.outcome is Outcome.RETRYING:
                 return verdict
-        return self._ended(call, self._with_publication(call, verdict, masker))
+        return self._note_end(call, self._with_publication(call, verdict, masker))
 
     def fail(self, call: Call, failure: CallError) -> Verdict:
         """Return the verdict that ends a call with a failure; no stage can change it."""
@@ -393,9 +393,10 @@ class PreparedEvent:
         """Return the verdict on a call whose request was not built."""
         if isinstance(why, CallError):
             return self.judge(call, why)
-        return self._ended(call, Verdict(Outcome.SKIPPED, skipped=(why.code, why.message)))
+        return self._note_end(call, Verdict(Outcome.SKIPPED, skipped=(why.code, why.message)))
 
-    def _ended(self, call: Call, verdict: Verdict) -> Verdict:
+    def _note_end(self, call: Call, verdict: Verdict) -> Verdict:
+        """Call the `after` hooks with the verdict that ends a call; return the verdict."""
         for after in self._afters:
             after(call, verdict)
         return verdict

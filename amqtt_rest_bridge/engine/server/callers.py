@@ -220,18 +220,21 @@ def _plain(name: str, headers: Mapping[str, str], body: bytes) -> _Signed:
 
 
 def _slack(headers: Mapping[str, str], body: bytes) -> _Signed:
+    """Read a timestamp and `v0=` with hexadecimal, each in its header."""
     time = headers.get("x-slack-request-timestamp", "")
     sent = headers.get("x-slack-signature", "").removeprefix("v0=")
     return time, f"v0:{time}:".encode() + body, [_hexadecimal(sent)]
 
 
 def _stripe(headers: Mapping[str, str], body: bytes) -> _Signed:
+    """Read one header with a timestamp (`t=`) and hexadecimal signatures (`v1=`)."""
     items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
     time = next((value for name, _, value in items if name == "t"), "")
     return time, f"{time}.".encode() + body, [_hexadecimal(value) for name, _, value in items if name == "v1"]
 
 
 def _standard_webhooks(headers: Mapping[str, str], body: bytes) -> _Signed:
+    """Read an id, a timestamp, and base64 signatures after `v1,`, each in its header."""
     number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     sent = headers.get("webhook-signature", "").replace(",v1,", " v1,").split(" ")  # repeated headers come with commas
     digests = [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")]

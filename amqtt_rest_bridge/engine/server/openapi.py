@@ -76,6 +76,7 @@ def describe(routes: Sequence[Route]) -> bytes:
 
 
 def _operation(route: Route, event: ServerEvent) -> _Json:
+    """Return the description of one event: what it takes, and what it answers."""
     point = ":" if "." in route.name + event.name else "."  # event X.A of route H is not event A of route H.X
     name = f"{route.name}{point}{event.name}"
     summary = "Publish, and answer with the reply" if event.reply_topic is not None else "Publish"
@@ -91,7 +92,7 @@ def _operation(route: Route, event: ServerEvent) -> _Json:
 
 
 def _placeholders(event: ServerEvent) -> Iterator[tuple[Placeholder, bool]]:
-    """Yield what is filled in for a request, and whether it is a part of a topic."""
+    """Yield the placeholders of an event, each with whether it is a part of a topic."""
     topics = event.destination_topic, event.reply_topic, event.read_topic
     for texts, is_topic in ((topics, True), ((event.payload, event.response), False)):
         for text in filter(None, texts):
@@ -99,6 +100,7 @@ def _placeholders(event: ServerEvent) -> Iterator[tuple[Placeholder, bool]]:
 
 
 def _parameters(event: ServerEvent) -> Iterator[_Json]:
+    """Yield the parameters of an event: of its path, those of query and headers that it uses, and its signature."""
     used = list(_placeholders(event))
     in_topics = {one.name for one, is_topic in used if is_topic}
     for name in re.findall(r"\{([^{}]+)\}", event.endpoint):
@@ -117,6 +119,7 @@ def _parameters(event: ServerEvent) -> Iterator[_Json]:
 
 
 def _request_body(route: Route, event: ServerEvent) -> _Json:
+    """Return the body that an event takes: by SCHEMA_FILE, or with the fields that its placeholders name."""
     if event.schema_file is not None:
         (_, text), *others = event.schema_file.documents
         schema = json.loads(text)
