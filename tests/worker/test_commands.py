@@ -77,7 +77,7 @@ def test_one_worker_answers_each_command_and_all_serve_what_it_adds(group: Group
     assert call(tool, "-removeRoute Cell")["success"]
     assert retained(mosquitto, f"{ROOT}/Routes/Cell") is None
     assert call(tool, "-removeRoute Cell")["message"] == "Route 'Cell' not found."
-    assert first.stop() == 0
+    assert first.stop() == 0, "\n".join(first.lines[-40:])
     eventually(lambda: names(call(tool, "-listRoutes")) == ["FromFile"])  # by the second one, once it has looked
     assert retained(mosquitto, f"{ROOT}/Routes/FromFile") is not None
     assert tool.messages.empty()  # each was answered once
