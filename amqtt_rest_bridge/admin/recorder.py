@@ -165,11 +165,7 @@ class RunRecorder:
     def note_call(self, run: CallRun) -> None:
         """Note a call that has ended, or a failed attempt that another one follows."""
         name, is_refused = (run.route.name, run.event.name), run.outcome is Outcome.REFUSED
-        failure, url, retry_of, run_id = run.failure, run.url, run.retry_of, self._ids.of(run.key, *name)
-        if retry_of is None and run.message.sent_again is not None:  # it was replayed
-            retry_of = self.kept.replayed_failure(*name, run.message)
-            if retry_of is not None and run.outcome is not Outcome.RETRYING:
-                self.kept.begin_retry(retry_of, run_id)
+        failure, url, run_id = run.failure, run.url, self._ids.of(run.key, *name)
         if url is not None and len(url) > LONGEST_URL:
             url = masker_of(run.route).address(url)[:LONGEST_URL]
         noted = UnmaskedRun(run.route, Run(
@@ -181,7 +177,7 @@ class RunRecorder:
             None if is_refused else run.attempted,
             None if is_refused else _milliseconds(run.took),
             None if is_refused else max(0.0, _milliseconds(run.waited)),
-            run.attempts, retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
+            run.attempts, run.retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
         self._remember(noted)
         if (counts := self._counts.get(name)) is None:
@@ -190,8 +186,10 @@ class RunRecorder:
             self.problems.add_failed_try(run.number, self._without_secrets(noted))
             return
         counts.add_call(run)
+        if run.retry_of is not None:
+            self.kept.begin_retry(run.retry_of, run_id)  # of a retry it has begun; of a replay it begins here
         is_kept = failure is not None or self._capture is Capture.ALL
-        if is_kept or retry_of is not None:
+        if is_kept or run.retry_of is not None:
             shown, message = self._without_secrets(noted), run.message
             has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
             evidence = call_evidence(run) if has_evidence else None
@@ -201,10 +199,14 @@ class RunRecorder:
                 self.problems.add_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
             self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
-        self._note_retry(retry_of, run.outcome, run.time)
-        if retry_of is not None and run.retry_of is None:
-            self.kept.end_retry(retry_of)
+        if run.retry_of is not None:
+            self._note_retry(run.retry_of, run.outcome, run.time)
+            self.kept.end_retry(run.retry_of)
         self.forget_call(run.number)
+
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """Return the id of the newest kept failure of an event with the message that was replayed."""
+        return self.kept.replayed_failure(*event, message)
 
     def forget_call(self, number: int) -> None:
         """Note that a call is tried no more: it has ended, or was given up."""
@@ -254,11 +256,10 @@ class RunRecorder:
         ):
             self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
-    def _note_retry(self, name: str | None, outcome: Outcome, now: float) -> None:
+    def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. A success counts in the problem of its message."""
-        if name is not None:
-            for failure in self.kept.note_retry_outcome(name, outcome.value):
-                self.problems.add_success(failure, now)
+        for failure in self.kept.note_retry_outcome(name, outcome.value):
+            self.problems.add_success(failure, now)
 
     def note_unmatched(self, message: Message) -> None:
         """Show a message that concerns no route to followers, except the broker's own messages on `$SYS`."""

@@ -237,6 +237,10 @@ class Records(Protocol):
         """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRYING`)."""
         ...
 
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """Return the id of the failed run whose message was replayed for an event, None if it is not kept."""
+        ...
+
     def forget_call(self, number: int) -> None:
         """Note that a call whose attempt has failed is given up: its source delivers the message again."""
         ...

@@ -138,6 +138,8 @@ class Outcomes:
         """Note a call that has ended."""
         event, attempts, now, failure = call.event, call.attempts, self._clock.time(), verdict.failure
         waited = call.waited(now)
+        if self._records is not None and call.retry_of is None and call.message.sent_again is not None:
+            call.retry_of = self._records.replayed_run(event.name, call.message)
         if event.event.when is not None:
             self._note_when(event.event.name, verdict.skipped, event.masker, statistics)
         if failure is not None:

@@ -351,6 +351,8 @@ def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
         eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
         failed = runs(admin, "?outcome=failed")
         assert (len(failed), {run["retry_outcome"] for run in failed}) == (4, {"succeeded"})
+        (route,) = admin.get("/api/routes").json["routes"]
+        assert route["health"] == "Green"
         assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
         client.messages(2)
         (newest, *_) = runs(admin)

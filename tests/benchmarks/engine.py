@@ -99,6 +99,9 @@ class Peers:
     def note_request(self, run: RequestRun) -> None:
         """Keeps no run."""
 
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """None was kept."""
+
     def note_unmatched(self, message: Message) -> None:
         """Keeps no message."""
 

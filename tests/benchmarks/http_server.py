@@ -28,7 +28,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.http.server import HttpServer, PortLimits
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.lot.model import Message, Method, Publication, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import EventName, Message, Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
@@ -123,6 +123,9 @@ class Recent:
 
     def note_call(self, run: CallRun) -> None:
         pass
+
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """None was kept."""
 
     def note_unmatched(self, message: Message) -> None:
         pass

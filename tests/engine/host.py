@@ -268,6 +268,9 @@ class Runs:
     def note_request(self, run: RequestRun) -> None:
         self.requests.append(run)
 
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """None was kept."""
+
     def note_unmatched(self, message: Message) -> None:
         self.unmatched.append(message)
 

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.engine.server.replies import AwaitedReply, Replies
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.errors import NoRoomError
 from amqtt_rest_bridge.http.exchange import Answer, Request, Response, response_of
-from amqtt_rest_bridge.lot.model import Message, Publication, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, ServerEvent
 from tests.engine import host
 from tests.support.server_mode import NOW, REQUEST_ID, Result, route
 
@@ -172,6 +172,9 @@ class FakeBroker:
 
     def note_call(self, run: CallRun) -> None:
         raise AssertionError(run)
+
+    def replayed_run(self, event: EventName, message: Message) -> str | None:
+        """None was kept."""
 
     def note_unmatched(self, message: Message) -> None:
         raise AssertionError(message)
