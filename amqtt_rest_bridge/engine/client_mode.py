@@ -25,7 +25,7 @@ from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
 log = logging.getLogger(__name__)
 
-_NOWHERE: Final[Collection[EventName]] = ()
+_NO_EVENTS: Final[Collection[EventName]] = ()
 
 
 class ClientMode:
@@ -51,7 +51,7 @@ class ClientMode:
         self._workers = 1
 
     def offer(
-        self, message: Message, *, hops: int = 0, elsewhere: Collection[EventName] = _NOWHERE,
+        self, message: Message, *, hops: int = 0, excluded: Collection[EventName] = _NO_EVENTS,
         delivery: Delivery | None = None, size: int = 0,
     ) -> None:  # fmt: skip
         """Offer a message to each event that listens to its topic. Never blocks: its calls run later.
@@ -59,7 +59,7 @@ class ClientMode:
         Args:
             message: The message.
             hops: Routes that it has passed through.
-            elsewhere: Events that are left out, since they receive the message by another subscription.
+            excluded: Events that do not get it here, since they receive it by another subscription.
             delivery: Held for each of its calls, and during this method.
             size: Bytes that count for the message. The length of the payload counts if it is more.
         """
@@ -70,7 +70,7 @@ class ClientMode:
             delivery.hold()  # a call that ends at once must not acknowledge the message before all events have it
         try:
             for name, calls in listeners:
-                if name not in elsewhere:
+                if name not in excluded:
                     calls.offer(name[1], message, hops, delivery, size=size)
         finally:
             if delivery is not None:

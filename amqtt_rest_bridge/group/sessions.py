@@ -115,11 +115,11 @@ class OwnSession(ConnectionUser):
         self.connecting()
         await self._subscribe(connection)
         self.subscribed()
-        self._publisher.up(connection)
+        self._publisher.use_connection(connection)
 
     def disconnected(self, connection: MqttConnection, why: str) -> None:
         """Keep what was not acknowledged for the next connection."""
-        self._publisher.down(why, refused=connection.has_refused_packet)
+        self._publisher.lose_connection(why, refused=connection.has_refused_packet)
         self.connecting()
 
     def resume(self) -> None:

@@ -70,7 +70,7 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
     waits at the broker, even for a balanced route: on a worker only realtime routes refuse messages.
     """
     sessions: dict[str, SessionPlan] = {}
-    at_once: list[Route] = []
+    realtime: list[Route] = []
     seconds = ordered_seconds = 0.0
     for route in routes:
         if not route.client_events:
@@ -80,18 +80,18 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
         if any(event.is_in_order for event in route.client_events):
             ordered_seconds = max(ordered_seconds, route.config.request_timeout)
         if config.overload_policy is OverloadPolicy.REALTIME:
-            at_once.append(route)
+            realtime.append(route)
             continue
         if feeds := _feeds([route], f"{group}:{route.name}"):
             most = max(1, min(config.overload_capacity, _MOST_HELD))
             sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
-    if feeds := _feeds(at_once, group, at_once=True):
+    if feeds := _feeds(realtime, group, is_realtime=True):
         sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events, seconds, ordered_seconds)
 
 
-def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tuple[Feed, ...]:
+def _feeds(routes: Iterable[Route], share: str, *, is_realtime: bool = False) -> tuple[Feed, ...]:
     """Return the subscriptions of a session; events with the same SOURCE_TOPIC share one."""
     events: dict[tuple[str, bool], set[EventName]] = {}
     for route in routes:
@@ -99,7 +99,7 @@ def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tup
             if event.source_topic != schedule_topic(route.name, event.name):  # an event with EVERY listens to no topic
                 events.setdefault((event.source_topic, event.is_in_order), set()).add((route.name, event.name))
     return tuple(
-        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, at_once)
+        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, is_realtime)
         for (topic, ordered), names in events.items()
     )
 

@@ -57,9 +57,9 @@ class MqttDelivery:
     session: "MessageSession"
     connection: MqttConnection
     received: Publish
-    is_bounded: bool = True
-    has_key: bool = False
-    at_once: bool = False  # it is acknowledged on arrival
+    is_bounded: bool = True  # its source sends no more than there is room for
+    has_key: bool = False  # it was kept for a lossless route
+    is_realtime: bool = False  # it is acknowledged on arrival, whatever becomes of its calls
     is_shared: bool = False  # it has calls of several events
     has_ended: bool = False  # its last call or publication has ended
     is_dropped: bool = False  # no call of it may begin any more
@@ -145,7 +145,7 @@ class MessageSession(ConnectionUser):
             del self.unacknowledged[packet_id]
 
     def note_redelivery(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return False for a message that is new here. One that came again and is held goes on, or is acknowledged."""
+        """Return whether a message has come before and is still held; acknowledge it now if its calls have ended."""
         if not received.duplicate:
             return False
         self.redelivered += 1
@@ -154,7 +154,8 @@ class MessageSession(ConnectionUser):
             return False
         if (known.received.topic, known.received.payload) != (received.topic, received.payload):  # another message
             return False
-        known.connection, known.received, known.came_after_drop = connection, received, known.is_dropped
+        known.connection, known.received = connection, received
+        known.came_after_drop = known.is_dropped
         if known.has_ended:
             self._acknowledge(known)
         return True
@@ -193,7 +194,7 @@ def carried(properties: Properties) -> MessageProperties | None:
             break
         if name not in (HOPS, TIME):
             kept.append((name, value))
-    if correlation is not None:  # those of the bridge are shorter, so a cut value equals none of them
+    if correlation is not None:  # the bridge's own correlation data is shorter, so a value that is cut never equals it
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
 
@@ -242,24 +243,24 @@ class Offer(Protocol):
     """`ClientMode.offer`."""
 
     def __call__(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None",
+        self, message: Message, *, hops: int, excluded: Collection[EventName], delivery: "MqttDelivery | None",
         size: int,
     ) -> None:  # fmt: skip
-        """Offer a message to its events, except those in `elsewhere`. Does not await."""
+        """Offer a message to its events, except the `excluded` ones. Does not await."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
     """A subscription, and the events that its messages are for.
 
-    With `by_slot` the subscription is not shared: each slot takes the messages of its own topics. With `at_once`
+    With `by_slot` the subscription is not shared: each slot takes the messages of its own topics. With `is_realtime`
     messages are acknowledged on arrival.
     """
 
     topic_filter: str
     events: frozenset[EventName]
     by_slot: bool = False
-    at_once: bool = False
+    is_realtime: bool = False
 
     @property
     def identifier(self) -> int:
@@ -286,32 +287,32 @@ class Feeds:
         self.ordered_events: frozenset[EventName] = frozenset()
         """The ORDERED events of the session, whose feeds are by slot."""
         self._slot, self._slots = slot, slots
-        self._elsewhere: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}
+        self._other_events: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # cached
 
     def replace(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
         """Set the feeds, and the client events of all routes; return the topic filters of feeds that are gone."""
         before, self.by_identifier = self.by_identifier, {feed.identifier: feed for feed in feeds}
         by_slot = [feed.events for feed in self.by_identifier.values() if feed.by_slot]
-        self.events, self.ordered_events, self._elsewhere = events, frozenset[EventName]().union(*by_slot), {}
+        self.events, self.ordered_events, self._other_events = events, frozenset[EventName]().union(*by_slot), {}
         return [feed.topic_filter for number, feed in before.items() if number not in self.by_identifier]
 
     def match(self, topic: str) -> bool:
         """Return whether a feed is for a topic."""
         return any(feed.matches(topic) for feed in self.by_identifier.values())
 
-    def elsewhere(self, identifiers: tuple[int, ...], topic: str) -> frozenset[EventName]:
-        """Return the events that receive a message through other subscriptions than these.
+    def other_events(self, identifiers: tuple[int, ...], topic: str) -> frozenset[EventName]:
+        """Return the events that do not take a message here: they receive it through other subscriptions than these.
 
-        If another slot takes the messages of the topic, these include the events of feeds by slot. All other events
-        take the message here, also events that a reload has added and `replace` does not know yet.
+        Events of feeds by slot are among them if another slot takes the messages of the topic. Events that a reload has
+        added, and that `replace` does not know yet, are not: they take the message here.
         """
         is_own = crc32(topic.encode()) % self._slots == self._slot
-        known = self._elsewhere.get((identifiers, is_own))
+        known = self._other_events.get((identifiers, is_own))
         if known is None:
             feeds = [self.by_identifier[number] for number in identifiers]
             known = self.events - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
-            if len(self._elsewhere) < _MOST_CACHED:
-                self._elsewhere[identifiers, is_own] = known
+            if len(self._other_events) < _MOST_CACHED:
+                self._other_events[identifiers, is_own] = known
         return known
 
 
@@ -346,7 +347,7 @@ class _Delayed(NamedTuple):
 
     message: Message
     hops: int
-    elsewhere: frozenset[EventName]
+    excluded: frozenset[EventName]
     delivery: MqttDelivery
 
 
@@ -476,25 +477,25 @@ class Intake(MessageSession):
         self._distribute(delivery)
 
     def _distribute(self, delivery: MqttDelivery) -> None:
-        """Offer a message to its events.
+        """Offer a message to its events, ORDERED ones not before `ordered_from`; a retained message to none.
 
-        If it came through present feeds, these are the events of these feeds. If it came through a feed that is gone,
-        but a present feed is for its topic, these are all events. If no feed is for its topic, it is unserved. No event
-        gets a retained message. ORDERED events get a message at `ordered_from`, if that is later.
+        - It came through present feeds: its events are those of these feeds.
+        - It came through a feed that is gone, and a present feed is for its topic: all events that listen to the topic.
+        - No present feed is for its topic: it has no event here (`_hold_unserved`).
         """
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         known = self._feeds.by_identifier
         feeds = [known[number] for number in identifiers if number in known]
-        elsewhere = frozenset[EventName]()
+        excluded = frozenset[EventName]()
         if feeds and len(feeds) == len(identifiers):
-            elsewhere = self._feeds.elsewhere(identifiers, received.topic)
-            delivery.at_once = all(feed.at_once for feed in feeds)
+            excluded = self._feeds.other_events(identifiers, received.topic)
+            delivery.is_realtime = all(feed.is_realtime for feed in feeds)
         elif not self._feeds.match(received.topic):
             self._hold_unserved(delivery)
             return
         delivery.hold()
-        if not received.retain and elsewhere != self._feeds.events:
+        if not received.retain and excluded != self._feeds.events:
             hops, properties = hops_of(received.properties), carried(received.properties)
             now = time.time()
             message = Message(received.topic, received.payload, now, properties)
@@ -504,14 +505,14 @@ class Intake(MessageSession):
             if (
                 self._feeds.ordered_events
                 and (self._delayed or self._seconds_left > 0)
-                and (ordered := self._feeds.ordered_events - elsewhere)
+                and (ordered := self._feeds.ordered_events - excluded)
             ):
                 if not self._delayed:
                     asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_delayed)
                 delivery.hold()
                 self._delayed.append(_Delayed(message, hops, self._feeds.events - ordered, delivery))
-                elsewhere |= ordered
-            self._offer_now(message, hops, elsewhere, delivery)
+                excluded |= ordered
+            self._offer_now(message, hops, excluded, delivery)
         delivery.release()
 
     def _hold_unserved(self, delivery: MqttDelivery) -> None:
@@ -543,11 +544,11 @@ class Intake(MessageSession):
         if self._delayed:
             asyncio.get_running_loop().call_soon(self._offer_delayed)
 
-    def _offer_now(self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: MqttDelivery) -> None:
+    def _offer_now(self, message: Message, hops: int, excluded: frozenset[EventName], delivery: MqttDelivery) -> None:
         try:
-            holding, size = None if delivery.at_once else delivery, size_of(delivery.received)
-            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=holding, size=size)
-        except Exception:  # no message keeps the next one from being read
+            held, size = None if delivery.is_realtime else delivery, size_of(delivery.received)
+            self._offer(message, hops=hops, excluded=excluded, delivery=held, size=size)
+        except Exception:  # the next message is read all the same
             log.exception("a message on %s was not looked at", loggable(message.topic))
         delivery.note_calls()
 

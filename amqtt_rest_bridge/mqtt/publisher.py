@@ -6,7 +6,7 @@ then it is published again on the next connection. There are three exceptions:
 
 - A request of server mode is not published again: its caller gets an error, and asks again.
 - What the broker refuses is dropped.
-- A publication for which the broker ends connections is dropped (`MqttPublisher.down`).
+- A publication for which the broker ends connections is dropped (`MqttPublisher.lose_connection`).
 """
 
 import asyncio
@@ -46,12 +46,12 @@ _MOST_BLAME: Final = 8
 
 @dataclass(slots=True, eq=False)
 class _Sending:
-    """A publication on its way. `answer` is for its caller; one that `expires_at` a time is not tried again."""
+    """A publication on its way."""
 
     publication: Publication
     hops: int
-    answer: asyncio.Future[None] | None = None
-    expires_at: float | None = None  # time of the loop
+    answer: asyncio.Future[None] | None = None  # what its caller awaits, None for an announcement
+    expires_at: float | None = None  # time of the loop; None for a publication that is tried again until it succeeds
     retained_for: int = 0  # seconds that the broker keeps it, 0: no limit
     is_own: bool = False  # marked with `OWN`
     mark: str = ""  # of the messages that it ends
@@ -88,8 +88,8 @@ class MqttPublisher:
         self._connection: MqttConnection | None = None
         self._waiting: deque[_Sending] = deque()
         self._under_way: dict[_Sending, None] = {}
-        # How many of the next publications are sent one at a time: one of them may be why connections end.
-        self._suspects = 0
+        # So many of the next publications are sent one at a time, since one of them may be why connections end.
+        self._suspect_count = 0
         self._drops = LineLimit(_LOG_SECONDS)
         self._expiring: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # of its first publication
@@ -111,7 +111,7 @@ class MqttPublisher:
     ) -> asyncio.Future[None]:
         """Publish, and return once the broker has acknowledged it; see `engine.needs.Publishes`.
 
-        `is_own`: it is the bridge's own, as what is announced, and no route's.
+        `is_own`: the bridge itself publishes it, not a route.
 
         Raises:
             BrokerAwayError: Without `wait`: there is no connection, it ends before the acknowledgement, or that has not
@@ -156,7 +156,7 @@ class MqttPublisher:
             await asyncio.sleep(_LOOK_SECONDS)
         return len(self._waiting) + len(self._under_way)
 
-    def up(self, connection: MqttConnection) -> None:
+    def use_connection(self, connection: MqttConnection) -> None:
         """Publish on this connection from now on."""
         self._connection = connection
         self.resume()
@@ -164,13 +164,13 @@ class MqttPublisher:
     def resume(self) -> None:
         """Publish what waits, as far as the broker and the socket take it."""
         while self._waiting and self._connection is not None and self._connection.can_publish:
-            if self._suspects and self._under_way:
+            if self._suspect_count and self._under_way:
                 return
             sending = self._waiting.popleft()
             if sending.answer is None or not sending.answer.done():  # else its caller is gone
                 self._send(self._connection, sending)
 
-    def down(self, why: str, *, refused: bool = False) -> None:
+    def lose_connection(self, why: str, *, refused: bool = False) -> None:
         """Keep what the broker has not acknowledged for the next connection.
 
         Args:
@@ -187,14 +187,14 @@ class MqttPublisher:
         for sending in under_way:
             sending.losses += 1
         if refused or any(sending.losses >= _MOST_LOSSES for sending in under_way):
-            self._suspects = max(self._suspects, sum(sending.expires_at is None for sending in under_way))
+            self._suspect_count = max(self._suspect_count, sum(sending.expires_at is None for sending in under_way))
         if len(under_way) == 1:
             under_way[0].blame += _REFUSED if refused else 1
         for sending in again:
             if sending.expires_at is not None:
                 sending.end(BrokerAwayError("the connection to the broker was lost"))
             elif sending.blame >= _MOST_BLAME:
-                self._suspects = max(0, self._suspects - 1)
+                self._suspect_count = max(0, self._suspect_count - 1)
                 self._drop(sending, f"each connection on which it is sent ends: {why}")
             else:
                 self._waiting.append(sending)
@@ -202,10 +202,10 @@ class MqttPublisher:
     def _send(self, connection: MqttConnection, sending: _Sending) -> None:
         publication = sending.publication
 
-        def answered(why: str | None) -> None:  # not once the connection has ended: `down` has it then
+        def answered(why: str | None) -> None:  # never once the connection has ended: see `lose_connection`
             del self._under_way[sending]
-            if self._suspects:
-                self._suspects -= 1
+            if self._suspect_count:
+                self._suspect_count -= 1
             if why is None:
                 sending.end()
             else:
@@ -226,7 +226,7 @@ class MqttPublisher:
                 properties=properties,
             )  # fmt: skip
         except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
-            self._suspects = max(0, self._suspects - 1)
+            self._suspect_count = max(0, self._suspect_count - 1)
             self._drop(sending, str(error))
             return
         self._under_way[sending] = None
@@ -276,7 +276,7 @@ def _written_properties(properties: MessageProperties | None, hops: int, expires
 
 @lru_cache(maxsize=64)
 def _private_pairs(hops: int, qos: int | None, *, is_own: bool) -> bytes:
-    """Return the encoded user properties for the private endpoint; those of the message itself would end there."""
+    """Return the encoded user properties for the private endpoint, without those of the message: amqtt has none."""
     pairs = _user_property(HOPS, str(hops))
     if qos is not None:
         pairs += _user_property(QOS, str(qos))

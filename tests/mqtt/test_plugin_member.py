@@ -196,7 +196,7 @@ def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
     async def use(bridge: Bridge) -> None:
         publisher, connection = MqttPublisher(), bridge.member.own.client.connection
         assert connection is not None
-        publisher.up(connection)
+        publisher.use_connection(connection)
         publisher.announce(Publication("status", b""))
         await publisher.publish(Publication("answer", b""), hops=1, is_own=True)
         marks = [user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC]

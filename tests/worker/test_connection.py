@@ -90,9 +90,9 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
         offered: asyncio.Queue[tuple[bytes, MqttDelivery]] = asyncio.Queue()
 
         def offer(
-            message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
+            message: Message, *, hops: int, excluded: Collection[EventName], delivery: MqttDelivery | None, size: int
         ) -> None:
-            assert delivery is not None and (hops, elsewhere) == (0, frozenset())
+            assert delivery is not None and (hops, excluded) == (0, frozenset())
             assert size < 20
             delivery.hold()
             offered.put_nowait((message.payload, delivery))
@@ -132,7 +132,7 @@ def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -
 
     async def use(connection: MqttConnection) -> None:
         publisher = MqttPublisher()
-        publisher.up(connection)
+        publisher.use_connection(connection)
         for _ in range(5):
             publisher.announce(Publication("out", b"x"))
         assert await publisher.settled(10) == 0
@@ -210,14 +210,14 @@ def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arriv
         for _ in range(ends + 1):
             connection = MqttConnection(address, SESSION, lambda *_: None)
             await connection.open()
-            publisher.up(connection)
+            publisher.use_connection(connection)
             ended = asyncio.ensure_future(connection.ended())
             settled = asyncio.ensure_future(publisher.settled(10))
             await asyncio.wait((ended, settled), return_when=asyncio.FIRST_COMPLETED)
             if settled.done():
                 break
             settled.cancel()
-            publisher.down(ended.result(), refused=connection.has_refused_packet)
+            publisher.lose_connection(ended.result(), refused=connection.has_refused_packet)
         assert settled.done() and settled.result() == 0
         outcomes = await asyncio.gather(*publications, return_exceptions=True)
         refused.extend(str(one) for one in outcomes if isinstance(one, PublicationRefusedError))
@@ -268,7 +268,7 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
         publisher = MqttPublisher()
         with pytest.raises(BrokerAwayError, match=r"^the broker is away$"):
             await publisher.publish(Publication("away", b"x"), hops=0, wait=False)
-        publisher.up(connection)
+        publisher.use_connection(connection)
         publications = [
             publisher.publish(Publication(topic, b"x"), hops=0, wait=False) for topic in ("first", "second")
         ]
@@ -279,7 +279,7 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
         assert await publisher.settled(0) == 1  # it may have been published
         lost = publisher.publish(Publication("third", b"x"), hops=0, wait=False)
         connection.abort()
-        publisher.down(await connection.ended())
+        publisher.lose_connection(await connection.ended())
         with pytest.raises(BrokerAwayError, match="was lost"):
             await lost
         assert await publisher.settled(0) == 0
@@ -295,7 +295,7 @@ def test_a_publication_that_does_not_wait_ends_within_the_seconds_for_an_acknowl
 
     async def use(connection: MqttConnection) -> None:
         publisher = MqttPublisher()
-        publisher.up(connection)
+        publisher.use_connection(connection)
         began = time.monotonic()
         with pytest.raises(BrokerAwayError, match="has not acknowledged it"):
             await publisher.publish(Publication("first", b"x"), hops=0, wait=False)
@@ -322,7 +322,7 @@ def test_a_publication_whose_caller_is_gone_before_it_was_sent_is_never_sent() -
         publications[1].cancel()
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
-        publisher.up(connection)
+        publisher.use_connection(connection)
         await asyncio.gather(publications[0], publications[2])
         connection.abort()
 

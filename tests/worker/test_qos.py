@@ -164,10 +164,10 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
             await connection.open()
             if number == 1:
                 publications.append(publisher.publish(Publication("out", b"second", qos=2), hops=0))
-            publisher.up(connection)
+            publisher.use_connection(connection)
             if number == 0:
                 await connection.ended()
-                publisher.down("lost")
+                publisher.lose_connection("lost")
                 assert [one.done() for one in publications] == [False, True]
         assert await publisher.settled(10) == 0
         first, *refused = await asyncio.gather(*publications, return_exceptions=True)
@@ -189,7 +189,7 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
         publications = [publisher.publish(Publication("out", b"x", qos=0), hops=0) for _ in range(2000)]
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
-        publisher.up(connection)
+        publisher.use_connection(connection)
         assert not any(one.done() for one in publications)
         assert await publisher.settled(10) == 0
         await asyncio.gather(*publications)
@@ -197,7 +197,7 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
         await connection.ended()
         late = publisher.publish(Publication("out", b"x", qos=0), hops=0)
         await asyncio.sleep(0)
-        publisher.down("lost")
+        publisher.lose_connection("lost")
         assert await publisher.settled(0) == 1 and not late.done()
 
     run(script, use)
