@@ -270,8 +270,7 @@ def list_templates(
             print(json.dumps(template._asdict(), ensure_ascii=False))
         else:
             day = (template.published_at or "-")[:10]
-            title = "".join(letter if letter.isprintable() else "?" for letter in template.title)
-            name = template.slug or template.id
+            name, title = template.slug or template.id, visible(template.title)
             print(f"{template.status:<10}{day:<12}{template.difficulty or '-':<14}{name:<40} {title}")
     if template is None and status is None:
         print("template-api: the library is empty; fill it with template-api import PATH", file=sys.stderr)

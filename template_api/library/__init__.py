@@ -5,27 +5,13 @@ Only here are sqlmodel and sqlalchemy imported, only in `postgres` psycopg. From
 `template_library`.
 """
 
-from template_api.library.database import require_database
-from template_api.library.importing import Report, import_templates
-from template_api.library.indexing import Pace
-from template_api.library.managing import (
-    delete_template,
-    fill_empty_library,
-    listed_templates,
-    place_faults,
-    set_status,
-)
-from template_api.library.template_library import TemplateLibrary
-
-__all__ = [
-    "Pace",
-    "Report",
-    "TemplateLibrary",
-    "delete_template",
-    "fill_empty_library",
-    "import_templates",
-    "listed_templates",
-    "place_faults",
-    "require_database",
-    "set_status",
-]
+from template_api.library.database import require_database as require_database
+from template_api.library.importing import Report as Report
+from template_api.library.importing import import_templates as import_templates
+from template_api.library.indexing import Pace as Pace
+from template_api.library.managing import delete_template as delete_template
+from template_api.library.managing import fill_empty_library as fill_empty_library
+from template_api.library.managing import listed_templates as listed_templates
+from template_api.library.managing import place_faults as place_faults
+from template_api.library.managing import set_status as set_status
+from template_api.library.template_library import TemplateLibrary as TemplateLibrary

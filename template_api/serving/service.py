@@ -84,8 +84,9 @@ def serve(
             # A request takes the interpreter lock some ten times and waits so long each time for the thread that
             # indexes: with Python's 5 ms, the p99 of searches is three times as long while 1,000 templates are indexed.
             sys.setswitchinterval(_SWITCH_SECONDS)
+            address = settings.public_url(listening.getsockname()[1])
             app = create_app(
-                library, settings.public_url(listening.getsockname()[1]), logger,
+                library, address, logger,
                 log_empty_searches=settings.log_empty_searches, playground=settings.playground,
             )  # fmt: skip
             server = ApiServer(app, listening, threads)
@@ -101,8 +102,7 @@ def serve(
         # collector would hold the interpreter lock for 20 ms.
         gc.collect()
         gc.freeze()
-        port = server.port
-        log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
+        log.info("template API on http://%s:%s, public address %s", settings.host, server.port, address)
         if link is not None:
             _send(link, READY)
         server.run()

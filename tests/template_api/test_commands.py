@@ -139,7 +139,7 @@ def test_list_shows_every_state_and_no_control_characters(library: Path, capsys:
     main(["import", "--quiet", str(library)])
     assert main(["list"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.split() == ["published", "2026-01-02", "beginner", "one", "First?[31m"]
+    assert first.split() == ["published", "2026-01-02", "beginner", "one", "First\\x1b[31m"]
     assert second.split()[:3] == ["draft", "-", "-"]
     assert main(["list", "--status", "draft", "--json"]) == 0
     [listed] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
