@@ -257,7 +257,7 @@ class BridgeSession:
         entry = self.in_flight.pop(packet_id, None)
         if entry is not None and entry.key is not None and self._lossless is not None:
             self._keys_in_flight.discard(entry.key)
-            self._lossless.acknowledged(entry.key)
+            self._lossless.forget_row(entry.key)
         if self.waiting:
             self.resume()
 

@@ -141,8 +141,9 @@ class Endpoint:
     # Called by the broker's side.
 
     def offer(
-        self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (), first: float | None = None
-    ) -> None:
+        self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (),
+        first_received: float | None = None,
+    ) -> None:  # fmt: skip
         """Send a message to each session with a subscription for its topic, or queue it there.
 
         Args:
@@ -150,10 +151,10 @@ class Endpoint:
             payload: Its payload.
             hops: How many routes it has passed through.
             taken: Events that already have the message.
-            first: When the broker first received it, in Unix seconds; None unless it is published again.
+            first_received: When a broker first received it, in Unix seconds; None unless it is published again.
         """
         if self._lossless is not None and self._lossless.has_events:
-            self._lossless.offer(topic, payload, hops, taken, first)
+            self._lossless.offer(topic, payload, hops, taken, first_received)
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
@@ -166,19 +167,20 @@ class Endpoint:
         if not receivers:
             return
         now, refused = time.time(), None
-        message = Message(topic, payload, now) if first is None else message_at(topic, payload, now, first)
+        is_first = first_received is None
+        message = Message(topic, payload, now) if is_first else message_at(topic, payload, now, first_received)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
             message, refused = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))
         for session, subscriptions in receivers:
             wanting = subscriptions
-            if taken:  # a reload has changed a route between the packet and now
+            if taken:  # an event that took the message may be lossless no longer: a reload came after the packet
                 wanting = tuple([one for one in subscriptions if one.name not in taken])
             if wanting:
                 self._put(session, Entry(message, wanting, hops, refused=refused))
 
-    def retain(self, topic: str, payload: bytes) -> None:
-        """Send a message that the broker retained without publishing it. Client events do not receive it."""
+    def offer_retained(self, topic: str, payload: bytes) -> None:
+        """Send a message that a plugin has retained without publishing it. Client events do not receive it."""
         for session, subscriptions in self._receivers_of(topic):
             if subscriptions[0].name is None:
                 self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
@@ -260,7 +262,7 @@ class Endpoint:
             connection.is_leaving = True
             return
         session = self._sessions.get(packet.client_id)
-        is_there = session is not None
+        is_known = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
                 self,
@@ -274,7 +276,7 @@ class Endpoint:
             session.disconnected()
             before.abort()
         connection.session = session
-        connection.write(private.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
+        connection.write(private.connack(session_present=is_known, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
     def _subscribe(self, connection: BridgeConnection, session: BridgeSession, packet: private.Subscribe) -> None:
@@ -296,11 +298,11 @@ class Endpoint:
                 before.session.hand_over(before, wanted)
             if name is not None and self._lossless is not None:
                 if wanted.lossless is None:
-                    self._lossless.adopt(name, session)
+                    self._lossless.keep_no_more(name, session)
                 else:
-                    most, most_bytes, size, seconds = wanted.lossless.split()
+                    most, most_bytes, batch_size, batch_seconds = wanted.lossless.split()  # see `private.LOSSLESS`
                     event = LosslessEvent(
-                        *name, wanted.topic_filter, int(most), int(most_bytes), int(size), float(seconds)
+                        *name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds)
                     )
                     self._lossless.subscribe(event, session)
         if packet.retained:
@@ -325,7 +327,7 @@ class Endpoint:
         packet_id = packet.packet_id or 0
         acknowledgement = packets.acknowledgement(standard.PUBACK, packet_id)
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
-        # Without OWN it is the result of a route, whose topic a caller may have chosen.
+        # A result of a route has no OWN, and may have any topic that a caller has chosen: this one too.
         if packet.topic == READY_TOPIC and OWN in user:
             events = {(route, event) for route, event in json.decode(packet.payload)}
             for subscription in list(self._by_key.values()):
@@ -338,7 +340,7 @@ class Endpoint:
             connection.write(acknowledgement)
             return
         qos = user.get(QOS)
-        if ENDS in user:  # the messages that this publication ends
+        if ENDS in user:  # this publication is the result of these messages: they are not sent again
             for mark in user[ENDS].split(","):
                 client_id, ended_id, identifier = mark.rsplit(" ", 2)
                 session = self._sessions.get(client_id)
@@ -381,9 +383,10 @@ class Endpoint:
         return receivers
 
     def _put(self, session: BridgeSession, entry: Entry) -> None:
-        """Send a message, or queue it if there is room.
+        """Send a message to a session: at once, or through its queue.
 
-        Without room it is dropped if the bridge is away. Otherwise the bridge gets it with a failure.
+        If the queue has no room, the bridge gets the message with the failure that ends it. While the bridge is away,
+        the message is dropped.
         """
         if session.takes_at_once:
             session.send(entry)

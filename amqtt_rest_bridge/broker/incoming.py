@@ -53,7 +53,7 @@ class IncomingMessages:
     def retained(self, message: ApplicationMessage) -> None:
         """Send the endpoint a message that a plugin has retained; it may not have been passed on."""
         if message.data:
-            self._endpoint.retain(message.topic, bytes(message.data))
+            self._endpoint.offer_retained(message.topic, bytes(message.data))
 
     # What amqtt calls.
 

@@ -77,17 +77,19 @@ class RowQueue(Protocol):
 class TakenPayload(bytes):
     """The payload of a message on `topic` that lossless `events` took from its packet.
 
-    amqtt carries the payload from the packet to its broadcast. There `events` are skipped, also after a reload in
-    between. If amqtt drops the message, there is nothing to clean up.
+    amqtt carries this object from the packet to its broadcast, which so knows the events that already have the message,
+    even if a reload came in between. If amqtt drops the message, there is nothing to clean up.
     """
 
     topic: str
     events: frozenset[EventName]
 
 
-def message_at(topic: str, payload: bytes, now: float, first: float | None) -> Message:
-    """Return a message received `now`. `first` is when it was first received, None unless it is published again."""
-    return Message(topic, payload, now) if first is None else Message(topic, payload, min(first, now), None, now)
+def message_at(topic: str, payload: bytes, now: float, first_received: float | None) -> Message:
+    """Return a message received `now`; `first_received` is None unless it is published again."""
+    if first_received is None:
+        return Message(topic, payload, now)
+    return Message(topic, payload, min(first_received, now), None, sent_again=now)
 
 
 def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
@@ -185,8 +187,8 @@ class Lossless:
         self._index = None
         self._put_rows(wanted.name, queue)
 
-    def adopt(self, name: EventName, queue: RowQueue) -> None:
-        """Keep no more messages for an event that was lossless; `queue` gets the rows that are left."""
+    def keep_no_more(self, name: EventName, queue: RowQueue) -> None:
+        """Keep no more messages for an event that is no longer lossless; `queue` gets the rows that it has on disk."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._put_rows(name, queue)
@@ -196,7 +198,7 @@ class Lossless:
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._queues.pop(name, None)
-        self._rows.leave(name)
+        self._rows.exclude_event(name)
 
     def put_again(self, keys: Iterable[str]) -> None:
         """Put rows into the queues that their events have now, since their session ended before their calls."""
@@ -223,7 +225,7 @@ class Lossless:
             return  # amqtt refuses such topics
         if _is_repeated(packet, session):
             first: Any = session.inflight_in[packet.packet_id or 0]
-            packet.data = first.data  # amqtt delivers the packet that came last: with the first one's `events`
+            packet.data = first.data  # a `TakenPayload`: amqtt delivers this packet in place of the first one
             return
         message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
         if self._acl.is_there:
@@ -239,7 +241,7 @@ class Lossless:
             taken.topic, taken.events = topic, _names_of(found)
 
     def offer(
-        self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first: float | None = None
+        self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first_received: float | None = None
     ) -> None:
         """Keep a message that amqtt broadcasts, for the events that have not `taken` it from its packet.
 
@@ -247,7 +249,7 @@ class Lossless:
         """
         found = [one for one in self._subscriptions_for(topic) if one.event.name not in taken]
         if found:
-            self._keep_and_put(found, message_at(topic, bytes(payload), self._clock(), first), hops)
+            self._keep_and_put(found, message_at(topic, bytes(payload), self._clock(), first_received), hops)
 
     def read(self, key: str) -> Kept | None:
         """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
@@ -262,8 +264,8 @@ class Lossless:
             return None
         return row
 
-    def acknowledged(self, key: str) -> None:
-        """Forget a row whose call has ended."""
+    def forget_row(self, key: str) -> None:
+        """Forget a row whose call has ended; `tidy` removes it from disk."""
         if self._rows.remove(key) is not None:
             self._spool.forget(key)
 
@@ -293,7 +295,7 @@ class Lossless:
         """Remove the rows of a message."""
         self._note_decided(undecided)
         for key in undecided.keys:
-            self.acknowledged(key)
+            self.forget_row(key)
 
     def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
         """Report, for each route of a message, that the ACL does not answer."""
@@ -308,7 +310,7 @@ class Lossless:
 
     def _put_rows(self, name: EventName, queue: RowQueue) -> None:
         """Set the queue of an event. A new queue gets those of the event's rows that the ACL has permitted."""
-        self._rows.use(name)
+        self._rows.include_event(name)
         before, self._queues[name] = self._queues.get(name), queue
         if before is queue:
             return
@@ -425,14 +427,14 @@ class RowIndex:
         self._present: set[EventName] = set()
         self._routes: dict[str, RouteRows] = {}  # of present events
 
-    def use(self, name: EventName) -> None:
-        """Count the rows of an event for its route from now on."""
+    def include_event(self, name: EventName) -> None:
+        """Count the rows of an event in its route's totals from now on."""
         if name not in self._present:
             self._present.add(name)
             self._count(name, +1)
 
-    def leave(self, name: EventName) -> None:
-        """Leave the rows of an event out of its route's totals: the event is gone."""
+    def exclude_event(self, name: EventName) -> None:
+        """Leave the rows of an event that is gone out of its route's totals."""
         if name in self._present:
             self._present.remove(name)
             self._count(name, -1)

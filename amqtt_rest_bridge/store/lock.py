@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from amqtt_rest_bridge.errors import ConfigurationError, InUseError
-from amqtt_rest_bridge.store.salvage import salvaged
+from amqtt_rest_bridge.store.salvage import salvaged_path
 from amqtt_rest_bridge.system import open_private, regular_file
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class SpoolLock:
             if path.exists():
                 regular_file(path)
             self._take(Path(f"{path}-lock"))
-            if not path.exists() and salvaged(path).exists():
-                salvaged(path).rename(path)
+            if not path.exists() and salvaged_path(path).exists():
+                salvaged_path(path).rename(path)
                 log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
             # Refused, not opened by this name: a log may lie beside another one.
             if path.exists() and path.stat().st_nlink > 1:

@@ -40,7 +40,7 @@ from amqtt_rest_bridge.system import is_lack_of_room, sqlite_code
 
 log = logging.getLogger(__name__)
 
-_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # of SQLite's check: costs that row alone, see `rows`
+_ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # in SQLite's check: the other rows can be read, see `rows`
 _REPAIRS: Final = 4  # tries to open a file: as it is, with the room of the reserve, salvaged, once more
 _FEW: Final = 10  # removals in one commit while the disk is full
 # A commit of `flush` takes rows until their costs reach `_MOST_FLUSHED`, so that it blocks for some milliseconds. The
@@ -78,7 +78,7 @@ class Spool:
         self._forgotten: dict[str, None] = {}  # keys of rows that `flush` removes
         self._permitted: dict[str, None] = {}  # keys of rows in which `flush` notes that the ACL allows them
         self._has_failed = False  # the last `flush`
-        self._lacks_room = False  # for permissions: they wait for a removal, or `finish_checkpoint`
+        self._lacks_room = False  # a permission found no room: they are written again after a removal or a checkpoint
         self.trouble: str | None = None
         """Why the last write failed; None if it did not, or if `finish_checkpoint` found that writing works again."""
         self.refusing: str | None = None
@@ -133,10 +133,10 @@ class Spool:
             self.trouble = str(error)
             self.refusing = self.refusing or self.trouble
             raise SpoolFullError(str(error)) from error
-        if self.refusing is not None and not self._disk.tight:  # a tight spool keeps a message now and then
-            log.warning("the spool %s keeps messages again", self._path)
+        if self.refusing is not None and not self._disk.tight:
+            log.warning("the spool %s keeps messages again", self._path)  # a tight spool soon refuses the next one
         self.trouble = self.refusing = None
-        self._note(key, self._cursor.lastrowid or 0, message)
+        self._note_row(key, self._cursor.lastrowid or 0, message)
         return key
 
     def permit(self, key: str) -> None:
@@ -189,7 +189,7 @@ class Spool:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._disk.finish_checkpoint(checkpointed=self._is_checkpointed)
             if self.trouble is not None and not self._disk.tight:
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # writes the page that holds it
+                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # a write that changes nothing
                 self.trouble = None
 
     def left_over(self) -> Iterator[Kept | Unreadable]:
@@ -197,7 +197,7 @@ class Spool:
         last: int = self._connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
         for number, kept in rows(self._connection, last):
             if isinstance(kept, Kept):
-                self._note(kept.key, number, kept.message)
+                self._note_row(kept.key, number, kept.message)
             yield kept
 
     def read(self, key: str) -> Kept | Unreadable | None:
@@ -215,7 +215,7 @@ class Spool:
         self._disk.hold_for_next_start()
         self._lock.close()
 
-    def _note(self, key: str, number: int, message: Message) -> None:
+    def _note_row(self, key: str, number: int, message: Message) -> None:
         self._ids[key] = number
         if len(message.payload) > _LARGE:
             self._large[key] = len(message.payload)
@@ -288,13 +288,13 @@ class Spool:
         """Write as much as one commit may take; on a full disk remove rows first, a few at a time."""
         removed: list[str] = []
         permitted: list[str] = []
-        room = _MOST_FLUSHED
+        budget = _MOST_FLUSHED
         for keys, part, factor in ((self._forgotten, removed, 1), (self._permitted, permitted, _PERMISSION_FACTOR)):
             for key in keys:
-                if room <= 0:
+                if budget <= 0:
                     break
                 part.append(key)
-                room -= _ROW_COST + factor * self._large.get(key, 0)
+                budget -= _ROW_COST + factor * self._large.get(key, 0)
         if (self._disk.tight or self._lacks_room) and not removed:
             return  # a permission needs as much room as the row; without it the ACL is asked again after a restart
         try:
@@ -349,7 +349,7 @@ class _DamagedError(sqlite3.DatabaseError):
 
 
 def _hint(error: Exception) -> str:
-    """Return the hint for a spool that cannot be used; never to abandon the messages in it."""
+    """Return the hint for a spool that cannot be used. It never costs the messages in the file."""
     if isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and is_lack_of_room(error)):
         return _MAKE_ROOM
     if sqlite_code(error) == _SQLITE_BUSY:

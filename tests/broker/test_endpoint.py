@@ -433,7 +433,7 @@ async def test_retained_messages_come_to_those_that_want_them_before_the_answer(
         client = await rig.client("own", is_kept=False, receive_maximum=1000)
         come = await client.subscribe("t/+", 1, retained=True)
         assert [one.retain for one in come] == [True] * 250
-        rig.endpoint.retain("t/9", b"new")
+        rig.endpoint.offer_retained("t/9", b"new")
         assert (await client.next()).payload == b"new"
 
 
@@ -547,7 +547,7 @@ class Rows:
         """Return a row."""
         return self.kept.get(key)
 
-    def acknowledged(self, key: str) -> None:
+    def forget_row(self, key: str) -> None:
         """Remove a row."""
         del self.kept[key]
 

@@ -147,7 +147,7 @@ def test_a_message_is_on_disk_when_its_hook_first_waits_and_gone_when_its_call_h
     publish(store, b"2")
     assert queue.payloads == [b"1", b"2"]
     for key in queue.keys:
-        store.acknowledged(key)
+        store.forget_row(key)
     rig.spool.flush()
     assert (on_disk(path), dict(store.rows)) == (0, {})
 
@@ -281,7 +281,7 @@ def test_a_route_that_holds_its_most_messages_of_all_events_refuses_the_newest(r
     assert (name, message.payload, failure.code) == (E.name, b"3", FailureCode.OVERLOADED)
     assert failure.message == "the route is overloaded: its OVERLOAD_CAPACITY of 2 messages is used up"
     assert on_disk(path) == 2
-    store.acknowledged(queue.keys[1])
+    store.forget_row(queue.keys[1])
     publish(store, b"4")
     assert queue.payloads == [b"1", b"2", b"4"]
 
@@ -456,7 +456,7 @@ def test_what_an_earlier_run_left_is_put_by_its_keys_oldest_first_and_read_when_
         row = store.read(keys[2])
         assert row is not None
         assert (row.message, row.hops) == (Message("in/x", b"2", 5.0), 2)
-        store.acknowledged(keys[2])
+        store.forget_row(keys[2])
         rig.spool.flush()
         assert store.read(keys[2]) is None
 
@@ -525,7 +525,7 @@ def test_a_queue_gets_each_row_once_and_another_queue_gets_all_that_have_not_end
     store, first, second = rig.store(), Queue(), Queue()
     store.subscribe(E, first)
     publish(store, b"0", b"1", b"2")
-    store.acknowledged(first.keys[1])
+    store.forget_row(first.keys[1])
     store.subscribe(replace(E, topic_filter="elsewhere"), first)
     publish(store, b"no more")
     assert first.payloads == [b"0", b"1", b"2"]
@@ -542,7 +542,7 @@ def test_rows_whose_session_has_ended_go_into_the_queues_that_their_events_have_
     store.subscribe(replace(E, event="F"), first)
     publish(store, b"0", b"1")
     of_e, of_f, ended, _ = first.keys
-    store.acknowledged(ended)
+    store.forget_row(ended)
     store.unsubscribe(("R", "F"))
     store.subscribe(E, second)
     second.put_rows.clear()
@@ -557,7 +557,7 @@ def test_an_event_that_is_lossless_no_longer_sends_its_rows_and_keeps_no_more(ri
 
     async def scenario() -> None:
         await published(store, b"1")
-        store.adopt(E.name, main)
+        store.keep_no_more(E.name, main)
         await published(store, b"2")
         store.offer("in/x", b"3", 0, ())
 
@@ -565,7 +565,7 @@ def test_an_event_that_is_lossless_no_longer_sends_its_rows_and_keeps_no_more(ri
     assert main.keys[0] == lossless.keys[0]
     assert main.payloads == [None, b"1"]
     for key in main.keys:
-        store.acknowledged(key)
+        store.forget_row(key)
     rig.spool.flush()
     assert on_disk(path) == 0
 
@@ -602,7 +602,7 @@ def test_a_row_that_cannot_be_read_any_more_when_its_turn_comes_is_reported_and_
     assert store.read(queue.keys[0]) is None
     assert [(route, code) for route, code, _ in rig.errors] == [("R", "unreadable_row")]
     assert dict(store.rows) == {}
-    store.acknowledged(queue.keys[0])
+    store.forget_row(queue.keys[0])
     rig.spool.flush()
     assert on_disk(path) == 1
 
