@@ -217,6 +217,7 @@ class Ranking:
         # A query gives each term a power of two as its score, so that the score of a template says which ones it has.
         terms = list({term for each in wanted for option in each.options for term in option.terms})
         bits = {term: 1 << number for number, term in enumerate(terms)}
+        needed = [[(one, sum({bits[term] for term in one.terms})) for one in each.options] for each in wanted]
         had = {each.row: 0 for each in page}
         for start in range(0, len(terms) if page else 0, _BITS):
             here = terms[start : start + _BITS]
@@ -229,10 +230,7 @@ class Ranking:
         found = []
         for candidate in page:
             its = had[candidate.row]
-            options = [
-                next((one for one in each.options if all(its & bits[term] for term in one.terms)), None)
-                for each in wanted
-            ]
+            options = [next((one for one, mask in each if its & mask == mask), None) for each in needed]
             both = zip(wanted, options, strict=True)
             matched = tuple(option.word(each.typed) for each, option in both if option)
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0

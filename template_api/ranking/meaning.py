@@ -112,8 +112,10 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     for wanted in reader.read():
         key = wanted.options[0].terms
         before = found.get(key)
-        likelier = before if before and before.is_typed else wanted
-        found[key] = replace(likelier, count=before.count + 1 if before else 1)
+        if before is None:
+            found[key] = wanted
+        else:
+            found[key] = replace(before if before.is_typed else wanted, count=before.count + 1)
     return Meaning(tuple(found.values()), tuple(dict.fromkeys(reader.ignored)))
 
 
@@ -147,7 +149,7 @@ class _Reader:
         """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
         for length in range(min(self._synonyms.longest, len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
-            if meant := self._meant(phrase):
+            if self._synonyms.has(phrase) and (meant := self._meant(phrase)):
                 each = [QueryWord(word, self._known(word)) for word in phrase if word not in self._dropped]
                 if not each or not all(one.options for one in each):
                     return length, (QueryWord(" ".join(phrase), meant),)
@@ -229,8 +231,10 @@ class _Reader:
 
         Of several ways to part it, the one whose shorter part is longest: *Funksensoren* is *Funk* and *Sensoren*.
         """
-        for at in sorted(range(1, len(word)), key=lambda at: abs(2 * at - len(word))):
-            left, right = self._noun(word, word[:at]), self._noun(word, word[at:])
+        places = range(_SHORTEST_OF_COMPOUND, len(word) - _SHORTEST_OF_COMPOUND + 1)
+        for at in sorted(places, key=lambda at: abs(2 * at - len(word))):
+            left = self._noun(word, word[:at])
+            right = None if left is None else self._noun(word, word[at:])
             if left is not None and right is not None and (left or right):
                 return (*left, *right)
         return self._noun(word, word) or ()
