@@ -4,9 +4,9 @@
 a retained message that all workers of the group receive. Other payloads on these topics are ignored.
 
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
-  `adopt_seconds`; its will, and a planned stop, remove it. The broker drops one that is silent for as long.
+  `adopt_seconds`. Its will and a planned stop remove it; the broker drops it if it is not repeated in `adopt_seconds`.
 - `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a lease which
-  comes late, or twice, changes nothing; of two claims with one term the broker's order decides.
+  comes late, or twice, changes nothing. If two claims have the same term, the one that the broker sends first holds.
 
 A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Each worker counts that silence
 by its own monotonic clock, since the clocks of machines differ and jump. `until` in a notice is only shown to people.
@@ -191,21 +191,21 @@ class KnownWorkers:
         self._adopt_seconds = adopt_seconds
         self._known: dict[str, _KnownWorker] = {}
         self._connected: float | None = None  # since when
-        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
+        self._silence_seconds = math.inf  # if the broker hears nothing for so long, it publishes this worker's will
         self._next_presence = 0.0  # when this worker publishes its presence again
         self._deaf_since: float | None = None  # since when the last published presence has not come back
         self._last_look = 0.0  # when `exclude_pause` was called last
 
-    def connecting(self, now: float) -> None:
+    def connection_changed(self, now: float) -> None:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
         self._connected = self._deaf_since = None
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
         for known in self._known.values():
             known.has_come = False
 
-    def connected(self, now: float, silence: float) -> None:
+    def connected(self, now: float, silence_seconds: float) -> None:
         """Note that all retained notices have come. Workers without one were removed while this worker was away."""
-        self._silence = silence
+        self._silence_seconds = silence_seconds
         self._connected = self._next_presence = self._last_look = now
         self._known = {worker: known for worker, known in self._known.items() if known.has_come}
 
@@ -216,7 +216,7 @@ class KnownWorkers:
         if presence is not None and presence.worker == worker and not is_one_too_many:
             self._known[worker] = _KnownWorker(presence, now)
             if is_own and self._deaf_since is not None:
-                self.ordered_until = self._deaf_since + min(self._adopt_seconds, self._silence)
+                self.ordered_until = self._deaf_since + min(self._adopt_seconds, self._silence_seconds)
                 self._deaf_since = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
@@ -231,20 +231,20 @@ class KnownWorkers:
         """Return this worker's presence when it is to be published again, and forget workers that are long gone."""
         if now < self._next_presence:
             return None
-        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
+        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence_seconds / 2)
         self._deaf_since = now if self._deaf_since is None else self._deaf_since
         long_ago = now - 2 * self._adopt_seconds
         self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
         return self.notice(clock)
 
     def notice(self, clock: float) -> Notice:
-        """Return this worker's presence as it is published. The broker drops it in time: no reader needs a clock."""
+        """Return this worker's presence as it is published, with the time after which the broker drops it."""
         presence = replace(self.own, until=clock + self._adopt_seconds)
         seconds = math.ceil(self._adopt_seconds)
         return Notice(presence_topic(self._group, self.own.worker), presence.payload, seconds)
 
     def exclude_pause(self, now: float) -> None:
-        """Do not count it as silence of other workers if this one was suspended since the last call."""
+        """If this worker was suspended since the last call, do not count that time as silence of the other workers."""
         if now - self._last_look > _PAUSE_SECONDS:
             for known in self._known.values():
                 known.heard += now - self._last_look if known.heard <= self._last_look else 0.0
@@ -268,7 +268,7 @@ class KnownWorkers:
 
     def is_cut_off(self, now: float) -> bool:
         """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
-        return self.deaf_seconds(now) >= max(self._adopt_seconds, self._silence)
+        return self.deaf_seconds(now) >= max(self._adopt_seconds, self._silence_seconds)
 
     def candidates(self, now: float) -> dict[str, Presence]:
         """Return the living workers that can be given slots, by id: those that do not leave."""
@@ -301,8 +301,8 @@ class KnownWorkers:
 class _Slot:
     """What is known of a slot, and what this worker has published of it.
 
-    A claim becomes `lease` when the broker has sent it back, a grant at once. Both are published again until they, or a
-    later lease, have come back.
+    A claim becomes the `lease` once the broker has sent it back; a grant becomes it at once. Each is published again
+    until it, or a later lease, has come back.
     """
 
     lease: Lease | None = None  # the last one; its holder may be away
@@ -353,22 +353,25 @@ class Leases:
 
     # Notices come in.
 
-    def connecting(self, now: float) -> None:
+    def connection_changed(self, now: float) -> None:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
-        self.workers.connecting(now)
+        self.workers.connection_changed(now)
         for slot in self._slots:
             slot.has_come = False
 
-    def connected(self, now: float, silence: float = math.inf) -> None:
-        """Note that all retained notices have come; after `silence` seconds the broker publishes this worker's will."""
-        self.workers.connected(now, silence)
+    def connected(self, now: float, silence_seconds: float = math.inf) -> None:
+        """Note that all retained notices have come.
+
+        If the broker hears nothing of this worker for `silence_seconds`, it publishes the worker's will.
+        """
+        self.workers.connected(now, silence_seconds)
         for slot in self._slots:
             # If the broker has lost a lease, every worker that knows it publishes it again. The holder alone would not
             # do: it may not know the lease, if the slot was handed over to it while it was away.
             slot.is_due |= not slot.has_come
             slot.free_since = slot.claim = None
 
-    def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
+    def receive(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
         """Take a notice, which may be old if it is retained. Other payloads are ignored."""
         match topic.split("/"):
             case [_, _, "workers", worker, "presence"]:
@@ -383,24 +386,23 @@ class Leases:
 
     def _receive_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
         """Take a lease that the broker has sent, this worker's own ones included."""
-        known, mine, slot.has_come = slot.lease, self.worker, True
+        known, slot.has_come = slot.lease, True
         if known is None or lease.term >= known.term:
             slot.is_granted = False
         if slot.claim is not None and lease.term >= slot.claim.term:
             slot.claim = None
         if known is None or lease.term > known.term:
             slot.lease, slot.is_due = lease, False
-            self.changes += (lease.worker == mine) != (known is not None and known.worker == mine)
+            self.changes += (lease.worker == self.worker) != (known is not None and known.worker == self.worker)
         elif (lease.term, lease.worker) == (known.term, known.worker):
             slot.lease = lease
-        elif known.worker == mine:
-            # The broker retains a lease with an older term than this worker's, or with the same term: publish this
-            # worker's lease again. With the same term both workers may believe that they hold the slot, since the
-            # brokers of a cluster may order two claims differently. Then the worker with the higher id uses the next
-            # term. It uses that term at once: a grant that it publishes meanwhile gets a higher one, so that no term
-            # has two holders.
-            again = lease.term == known.term and mine > lease.worker and not retained
-            slot.lease, slot.is_due = replace(known, term=known.term + again), True
+        elif known.worker == self.worker:
+            # The broker does not have this worker's lease, or has another one with the same term: publish it again.
+            # The same term may have two holders, since the brokers of a cluster may order two claims differently.
+            # Then the worker with the higher id raises the term of its lease, at once: a grant that it publishes
+            # meanwhile has a higher term still.
+            is_raised = lease.term == known.term and self.worker > lease.worker and not retained
+            slot.lease, slot.is_due = replace(known, term=known.term + int(is_raised)), True
         elif retained and lease.term < known.term:
             slot.is_due = True
 

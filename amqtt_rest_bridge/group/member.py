@@ -216,7 +216,7 @@ class Member:
             slot.drop(shared=False)
         self._calls.withdraw()
         ending = [] if commands is None else [asyncio.ensure_future(commands.end())]
-        drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots))
+        drained = await asyncio.gather(*(slot.wait_until_ended(_DRAIN_SECONDS) for slot in slots))
         await asyncio.gather(*ending)  # from here on no command changes routes
         early = [slot for slot, is_drained in zip(slots, drained, strict=True) if is_drained]
         await asyncio.gather(*(self._slots.close_and_grant(slot) for slot in early))

@@ -1,9 +1,9 @@
 """What a worker needs of a broker, tried on the broker itself: `rest-bridge worker --probe`. The event loop only.
 
-Each check follows below, in their order, with its name and what to do where it does not hold. All that is published is
-below `bridge/<group>/probe/<random>/`, but for one message that `coreflux` needs, and all client ids begin with
-`<group>-probe-`, so workers that run meanwhile notice nothing. Sessions and retained messages are removed at the end,
-also when the probe is interrupted.
+`probe` runs the functions below that `_check` marks, from the first to the last; each says what it needs, and what to
+do where the broker lacks it. Workers that run meanwhile notice nothing: all messages are below
+`bridge/<group>/probe/<random>/`, but for one that `coreflux` needs, and all client ids begin with `<group>-probe-`.
+Sessions and retained messages are removed at the end, also when the probe is interrupted.
 
 SOURCE_TOPICs are subscribed under a share of the probe's own, which takes no message from workers, and only
 for a moment. Nothing is published on DESTINATION_TOPICs, where it would count as a result; they are listed instead.
@@ -46,8 +46,8 @@ class ProbeFinding:
     hint: str = ""
 
 
-class _LacksError(BridgeError):
-    """A check does not hold; the message says what happened."""
+class _CheckFailedError(BridgeError):
+    """The broker lacks what a check needs; the message says what happened."""
 
 
 class _Client:
@@ -64,7 +64,7 @@ class _Client:
     async def publish(
         self, topic: str, *payloads: bytes, retain: bool = False, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Publish with QoS 1; raises `_LacksError` unless the broker acknowledges all in time."""
+        """Publish with QoS 1; raises `_CheckFailedError` unless the broker acknowledges all in time."""
         answers: asyncio.Queue[str | None] = asyncio.Queue()
         try:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -74,17 +74,19 @@ class _Client:
                     self.connection.publish(topic, payload, answers.put_nowait, retain=retain, properties=properties)
                 for _ in payloads:
                     if (why := await answers.get()) is not None:
-                        raise _LacksError(f"the broker refuses a message on {topic}: {why}")
+                        raise _CheckFailedError(f"the broker refuses a message on {topic}: {why}")
         except TimeoutError:
-            raise _LacksError(f"the broker does not acknowledge a message on {topic}{await self._end()}") from None
+            raise _CheckFailedError(
+                f"the broker does not acknowledge a message on {topic}{await self._end()}"
+            ) from None
 
     async def next(self, what: str) -> Publish:
-        """Return the next message; raises `_LacksError` when `what` does not come in time."""
+        """Return the next message; raises `_CheckFailedError` when `what` does not come in time."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await self.messages.get()
         except TimeoutError:
-            raise _LacksError(f"{what} does not come within {WAIT_SECONDS:g} s{await self._end()}") from None
+            raise _CheckFailedError(f"{what} does not come within {WAIT_SECONDS:g} s{await self._end()}") from None
 
     def acknowledge(self, *messages: Publish) -> None:
         """Acknowledge messages."""
@@ -150,9 +152,9 @@ class _Probe:
         await self.publisher.publish(self.topic(name), payload, retain=True)
 
     def check_available(self, name: Property) -> None:
-        """Raise `_LacksError` where the broker says that it lacks something."""
+        """Raise `_CheckFailedError` where the broker says that it lacks something."""
         if not self.publisher.connection.granted.properties.get(name, 1):
-            raise _LacksError("the broker says that it has none")
+            raise _CheckFailedError("the broker says that it has none")
 
     async def remove(self) -> None:
         """End all connections, and remove what is left on the broker."""
@@ -186,7 +188,7 @@ _CHECKS: Final[list[_Check]] = []
 def _check(
     name: str, hint: str, *, needs_coreflux: bool = False
 ) -> Callable[[Callable[[_Probe], Awaitable[str]]], None]:  # fmt: skip
-    """Add a function to `_CHECKS`: its name in the table, and what to do where it does not hold."""
+    """Add the function below to `_CHECKS`, which alone has it: its name in the table, and what to do if it fails."""
     return lambda run: _CHECKS.append(_Check(name, hint, run, needs_coreflux))
 
 
@@ -227,7 +229,7 @@ async def _mqtt_5(probe: _Probe) -> str:
     try:
         probe.publisher = await probe.open("publisher")
     except NoAnswerError as error:
-        raise _LacksError(f"{error}: it expects TLS, or speaks MQTT 3.1.1 only, as amqtt does") from error
+        raise _CheckFailedError(f"{error}: it expects TLS, or speaks MQTT 3.1.1 only, as amqtt does") from error
     return "connected"
 
 
@@ -237,7 +239,7 @@ async def _group_topics(probe: _Probe) -> str:
     await probe.publish("own", b"own")
     client.acknowledge(await client.next(f"what was published on {probe.topic('own')}"))
     if not probe.publisher.connection.granted.properties.get(Property.MAXIMUM_QOS, 1):
-        raise _LacksError("the broker has QoS 0 only")
+        raise _CheckFailedError("the broker has QoS 0 only")
     return f"bridge/{probe.settings.group}/... may be published and subscribed with QoS 1"
 
 
@@ -263,7 +265,9 @@ async def _shared(probe: _Probe) -> str:
                         taken.append(message.payload)
                 await asyncio.sleep(0.01)
     if len(taken) != _SHARED or len({*taken}) != _SHARED:
-        raise _LacksError(f"of {_SHARED} messages for two members {len(taken)} came, {len({*taken})} of them different")
+        raise _CheckFailedError(
+            f"of {_SHARED} messages for two members {len(taken)} came, {len({*taken})} of them different"
+        )
     return f"{_SHARED} messages for two members came once each"
 
 
@@ -274,7 +278,7 @@ async def _identifiers(probe: _Probe) -> str:
     await probe.publish("identifiers", b"which")
     message = await client.next("the message of the subscription")
     if list(message.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())) != [268_435_453]:
-        raise _LacksError("a message came without the identifier of its subscription")
+        raise _CheckFailedError("a message came without the identifier of its subscription")
     return "a message has the identifier of its subscription"
 
 
@@ -296,7 +300,7 @@ async def _properties(probe: _Probe) -> str:
         name.name.replace("_", " ").lower() for name, value in sent.items() if message.properties.get(name) != value
     ]
     if lost:
-        raise _LacksError(f"a message came without its {', '.join(lost)}, or with another")
+        raise _CheckFailedError(f"a message came without its {', '.join(lost)}, or with another")
     return "user properties, response topic and correlation data come as they were published"
 
 
@@ -308,24 +312,24 @@ async def _properties(probe: _Probe) -> str:
 )
 async def _kept(probe: _Probe) -> str:
     wanted = probe.settings.session_expiry
-    client = await probe.open("kept", kept=wanted)  # the answer says how long; it is shortened at once
-    granted = client.connection.granted.session_expiry
+    client = await probe.open("kept", kept=wanted)
+    granted = client.connection.granted.session_expiry  # the next connection shortens it
     await client.connection.disconnect()
     client = await probe.subscribed("kept", kept=_KEPT_SECONDS)
     await client.connection.disconnect()
     await probe.publish("kept", *(b"%d" % number for number in range(_BACKLOG)))
     client = await probe.open("kept", kept=_KEPT_SECONDS)
     if not client.connection.granted.session_present:
-        raise _LacksError("a client that comes back finds its session gone")
+        raise _CheckFailedError("a client that comes back finds its session gone")
     came = 0
-    with contextlib.suppress(_LacksError):
+    with contextlib.suppress(_CheckFailedError):
         while came < _BACKLOG:
             client.acknowledge(await client.next("the next one"))
             came += 1
     if came < _BACKLOG:
-        raise _LacksError(f"of {_BACKLOG} messages for a session that was away {came} came")
+        raise _CheckFailedError(f"of {_BACKLOG} messages for a session that was away {came} came")
     if granted < wanted:
-        raise _LacksError(f"sessions are kept for {granted} s, not for session_expiry, {wanted} s")
+        raise _CheckFailedError(f"sessions are kept for {granted} s, not for session_expiry, {wanted} s")
     return f"a session that was away got its {_BACKLOG} messages; it is kept for {granted} s"
 
 
@@ -342,7 +346,7 @@ async def _redelivery(probe: _Probe) -> str:
     message = await client.next("what was not acknowledged on the connection before")
     client.acknowledge(message)
     if not message.duplicate:
-        raise _LacksError("what was not acknowledged comes again, and is not marked as a duplicate")
+        raise _CheckFailedError("what was not acknowledged comes again, and is not marked as a duplicate")
     return "what was not acknowledged comes again, marked as a duplicate"
 
 
@@ -354,9 +358,9 @@ async def _takeover(probe: _Probe) -> str:
         async with asyncio.timeout(WAIT_SECONDS):
             await first.connection.ended()
     except TimeoutError:
-        raise _LacksError("two connections with one client id are open at once") from None
+        raise _CheckFailedError("two connections with one client id are open at once") from None
     if not second.connection.granted.session_present:
-        raise _LacksError("a connection that takes a client id over does not get its session")
+        raise _CheckFailedError("a connection that takes a client id over does not get its session")
     await probe.publish("taken", b"taken")
     await second.next("a message for the session")
     return "a second connection ends the first one and has its session"
@@ -371,13 +375,13 @@ async def _receive_maximum(probe: _Probe) -> str:
     client = await probe.subscribed("few", receive_maximum=2)
     await probe.publish("few", *(b"%d" % number for number in range(5)))
     held = [await client.next("the first message"), await client.next("the second message")]
-    if not await client.is_quiet() or not client.connection.is_open:  # which does not take a third
-        raise _LacksError("with Receive Maximum 2 more than two messages came before one was acknowledged")
+    if not await client.is_quiet() or not client.connection.is_open:  # the connection ends if a third message comes
+        raise _CheckFailedError("with Receive Maximum 2 more than two messages came before one was acknowledged")
     for number in range(2, 5):  # one at a time, as calls end
         client.acknowledge(held.pop(0))
         held.append(await client.next("the next message, once one was acknowledged,"))
         if held[-1].payload != b"%d" % number:
-            raise _LacksError("messages of one publisher come in another order")
+            raise _CheckFailedError("messages of one publisher come in another order")
     client.acknowledge(*held)
     return "two at a time came, in their order"
 
@@ -392,12 +396,12 @@ async def _retained(probe: _Probe) -> str:
     message = await client.next("a retained message")
     client.acknowledge(message)
     if not message.retain:
-        raise _LacksError("a retained message came without its mark")
+        raise _CheckFailedError("a retained message came without its mark")
     await probe.retain("retained", b"")
     late = await probe.open("late")
     await late.subscribe(topic, retained=True)
     if not await late.is_quiet():
-        raise _LacksError("a retained message came after it had been removed")
+        raise _CheckFailedError("a retained message came after it had been removed")
     return "one came to a later subscriber, and was removed"
 
 
@@ -423,15 +427,15 @@ async def _packet_size(probe: _Probe) -> str:
     name = max(("max_response_bytes", "max_body_bytes"), key=lambda one: int(getattr(settings, one)))
     size = int(getattr(settings, name))
     if connection.granted.maximum_packet_size < size + _BESIDE_PAYLOAD:
-        raise _LacksError(
+        raise _CheckFailedError(
             f"the broker takes packets of {connection.granted.maximum_packet_size} bytes; {name} is {size}"
         )
-    client = await probe.subscribed("large")  # whose connection a broker may end
+    client = await probe.subscribed("large")  # not `publisher`: a broker may end the connection of a large message
     try:
         await client.publish(probe.topic("large"), bytes(size))
         await client.next("it")
-    except _LacksError as error:
-        raise _LacksError(f"a message of {size} bytes ({name}): {error}") from None
+    except _CheckFailedError as error:
+        raise _CheckFailedError(f"a message of {size} bytes ({name}): {error}") from None
     return f"a message of {size} bytes ({name}) came"
 
 
@@ -457,7 +461,7 @@ async def _source_topics(probe: _Probe) -> str:
         else:
             await client.connection.unsubscribe([Subscription(topic_filter)])
     if refused:
-        raise _LacksError(f"{len(refused)} of {len(filters)} subscription(s) refused: {', '.join(refused)}")
+        raise _CheckFailedError(f"{len(refused)} of {len(filters)} subscription(s) refused: {', '.join(refused)}")
     return (
         f"{len(filters)} subscription(s) granted; what comes of them was not tried: Mosquitto grants "
         "also those for which its ACL delivers nothing"

@@ -85,8 +85,8 @@ class OwnSession(ConnectionUser):
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    def connecting(self) -> None:
-        """Note that a connection begins or has ended."""
+    def connection_changed(self) -> None:
+        """Note that a connection has ended, or that a new one begins to receive."""
 
     def subscribed(self) -> None:
         """Note that a connection has subscribed all, just before the publisher has it."""
@@ -112,7 +112,7 @@ class OwnSession(ConnectionUser):
     async def connected(self, connection: MqttConnection) -> None:
         """Subscribe on a new connection, and publish on it."""
         self._subscribed = set()
-        self.connecting()
+        self.connection_changed()
         await self._subscribe(connection)
         self.subscribed()
         self._publisher.use_connection(connection)
@@ -120,7 +120,7 @@ class OwnSession(ConnectionUser):
     def disconnected(self, connection: MqttConnection, why: str) -> None:
         """Keep what was not acknowledged for the next connection."""
         self._publisher.lose_connection(why, refused=connection.has_refused_packet)
-        self.connecting()
+        self.connection_changed()
 
     def resume(self) -> None:
         """Publish again: the connection takes more."""
@@ -162,9 +162,9 @@ class MemberSession(OwnSession):
         """Publish a notice."""
         self._publisher.announce(Publication(notice.topic, notice.payload, retain=True), seconds=notice.seconds)
 
-    def connecting(self) -> None:
+    def connection_changed(self) -> None:
         """Begin to hear the notices of the group."""
-        self._leases.connecting(lease_time())
+        self._leases.connection_changed(lease_time())
         self._noticed.set()
 
     def subscribed(self) -> None:
@@ -177,5 +177,5 @@ class MemberSession(OwnSession):
         if received.payload == _MARK and received.topic == self._presence.topic:
             self._leases.connected(now, connection.silence_seconds)
         elif len(received.payload) <= _MOST_BYTES or received.topic == self._presence.topic:
-            self._leases.received(received.topic, received.payload, now, retained=received.retain)
+            self._leases.receive(received.topic, received.payload, now, retained=received.retain)
         self._noticed.set()

@@ -3,8 +3,8 @@
 `member` opens and leaves slots as the leases say; `mqtt.intake` takes the messages of one session.
 
 A slot has a session for all realtime routes, whose messages are acknowledged on arrival, and one for each other route,
-so that a server that is away fills that connection only, and the broker keeps what the route has no room for. Its share
-is named after the route too: two sessions that subscribed one filter under one share would each get half of its
+so that a server that is away fills that connection only, and the broker keeps what the route has no room for. The name
+of its shared subscriptions has the route in it: two sessions with one filter and one name would each get half of the
 messages.
 """
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MAIN: Final = ""
 """The name of the session that all realtime routes share."""
 _MOST_RECEIVED: Final = 65_535
-_MOST_HELD: Final = 1024  # messages of a route that a worker holds: enough for 64 workers, few to repeat
+_MOST_HELD: Final = 1024  # messages of a route that a worker holds: its places are never idle, a crash repeats few
 _LOOK_SECONDS: Final = 0.02
 _SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
@@ -54,13 +54,13 @@ class SessionPlan:
 class Plan:
     """The sessions that every slot of a group has, by name, and all client events.
 
-    `seconds` is the longest REQUEST_TIMEOUT of a route, `ordered_seconds` of a route with ORDERED events.
+    `longest_timeout` is the longest REQUEST_TIMEOUT of a route, `longest_ordered_timeout` of one with ORDERED events.
     """
 
     sessions: Mapping[str, SessionPlan]
     events: frozenset[EventName]
-    seconds: float
-    ordered_seconds: float
+    longest_timeout: float
+    longest_ordered_timeout: float
 
 
 def plan(routes: Iterable[Route], group: str) -> Plan:
@@ -71,14 +71,14 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
     """
     sessions: dict[str, SessionPlan] = {}
     realtime: list[Route] = []
-    seconds = ordered_seconds = 0.0
+    longest_timeout = longest_ordered_timeout = 0.0
     for route in routes:
         if not route.client_events:
             continue
         config = route.route_config
-        seconds = max(seconds, route.config.request_timeout)
+        longest_timeout = max(longest_timeout, route.config.request_timeout)
         if any(event.is_in_order for event in route.client_events):
-            ordered_seconds = max(ordered_seconds, route.config.request_timeout)
+            longest_ordered_timeout = max(longest_ordered_timeout, route.config.request_timeout)
         if config.overload_policy is OverloadPolicy.REALTIME:
             realtime.append(route)
             continue
@@ -88,7 +88,7 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
     if feeds := _feeds(realtime, group, is_realtime=True):
         sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
-    return Plan(sessions, events, seconds, ordered_seconds)
+    return Plan(sessions, events, longest_timeout, longest_ordered_timeout)
 
 
 def _feeds(routes: Iterable[Route], share: str, *, is_realtime: bool = False) -> tuple[Feed, ...]:
@@ -122,8 +122,8 @@ class Capacities:
         self._all = Capacity(most_bytes=queue_bytes)
         self._by_name: dict[str, Capacity] = {}
 
-    def of(self, name: str, wanted: SessionPlan) -> Capacity:
-        """Return the capacity that the sessions of a name share, changed to the bounds of their plan."""
+    def capacity_for(self, name: str, wanted: SessionPlan) -> Capacity:
+        """Return the capacity that the sessions of a name share, with the bounds of their present plan."""
         capacity = self._by_name.setdefault(name, Capacity(within=self._all))
         capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
         return capacity
@@ -166,7 +166,7 @@ class Slot:
         self._ordered_from = ordered_from
         self._intakes: dict[str, Intake] = {}
         self._changing = asyncio.Lock()
-        self._used = self._closed = False
+        self._is_used = self._is_closed = False
 
     @property
     def intakes(self) -> Collection[Intake]:
@@ -176,7 +176,7 @@ class Slot:
     @property
     def is_tried(self) -> bool:
         """Return whether each session has connected, or has failed to connect, once."""
-        return self._used and all(intake.client.tried.is_set() for intake in self.intakes)
+        return self._is_used and all(intake.client.tried.is_set() for intake in self.intakes)
 
     @property
     def troubles(self) -> list[str]:
@@ -185,7 +185,7 @@ class Slot:
 
     @property
     def held(self) -> int:
-        """Return how many messages have come and not ended."""
+        """Return how many messages have calls that have not ended."""
         return sum(intake.held for intake in self.intakes)
 
     async def use(self, wanted: Plan) -> None:
@@ -195,15 +195,15 @@ class Slot:
         acknowledged for as long as sessions are kept.
         """
         async with self._changing:
-            if self._closed:
+            if self._is_closed:
                 return
-            self._used = True
+            self._is_used = True
             changed = {
                 name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
                 for name, intake in self._intakes.items()
             }
             for name, session in sorted(wanted.sessions.items()):
-                capacity = self._capacities.of(name, session)
+                capacity = self._capacities.capacity_for(name, session)
                 if name in self._intakes:
                     continue
                 settings = self._settings
@@ -220,7 +220,7 @@ class Slot:
             await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
 
     async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
-        """Subscribe an open session's filters of now, unsubscribe those that are `gone`, close it if its route is."""
+        """Subscribe what an open session lacks, unsubscribe the `gone` filters, and close it if its route is gone."""
         try:
             await self._intakes[name].subscribe(gone)
         except BrokerError as error:  # the next connection subscribes
@@ -229,13 +229,13 @@ class Slot:
             await self._intakes.pop(name).client.close()
 
     def drop(self, *, shared: bool) -> None:
-        """Take no more messages, and drop those without a call; with `shared` also messages for several events."""
+        """Take no more messages, and drop those whose calls have not begun; see `Intake.drop` for `shared`."""
         for intake in self.intakes:
             intake.pause()
             intake.drop(shared=shared)
 
-    async def ended(self, seconds: float) -> bool:
-        """Wait until all messages that have come have ended; return False if some have not after `seconds`."""
+    async def wait_until_ended(self, seconds: float) -> bool:
+        """Wait until the calls of all messages have ended; return False if some have not after `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self.held:
@@ -247,7 +247,7 @@ class Slot:
     async def close(self) -> None:
         """Disconnect all sessions, which the broker keeps."""
         async with self._changing:
-            self._closed = True
+            self._is_closed = True
             await asyncio.gather(*(intake.client.close() for intake in self.intakes))
             self._intakes.clear()
 
@@ -259,14 +259,14 @@ class OpenSlots:
         settings: Those of the worker.
         broker: Where to connect.
         leases: Grant the slots that are handed over.
-        own: Publishes the grants.
+        own_session: Publishes the grants.
         calls: Runs the calls of messages.
         supervisor: Runs the connections.
         changed: Set after each change.
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Broker, leases: Leases, own: MemberSession,
+        self, settings: WorkerSettings, broker: Broker, leases: Leases, own_session: MemberSession,
         calls: ClientMode, supervisor: Supervisor, changed: asyncio.Event,
     ) -> None:  # fmt: skip
         self.by_number: dict[int, Slot] = {}
@@ -282,7 +282,7 @@ class OpenSlots:
         self._settings = settings
         self._broker = broker
         self._leases = leases
-        self._own = own
+        self._own_session = own_session
         self._calls = calls
         self._supervisor = supervisor
         self._changed = changed
@@ -299,18 +299,18 @@ class OpenSlots:
         return [intake for slot in self.by_number.values() for intake in slot.intakes]
 
     def open(self, number: int) -> None:
-        """Open the sessions of a slot; after a crash of its last holder ORDERED events wait for its requests."""
+        """Open the sessions of a slot. ORDERED events wait until the requests of a holder that crashed have ended."""
         lease, group = self._leases.by_slot.get(number), self._settings.group
         has_crashed = lease is not None and lease.waits
-        waits = self.plan.ordered_seconds if has_crashed else 0.0
-        more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
+        seconds = self.plan.longest_ordered_timeout if has_crashed else 0.0
+        more = f"; ORDERED events wait for {seconds:.0f} s, as long as its requests may run" if seconds else ""
         if not has_crashed:
             log.info("slot %d of group %s is taken here", number, group)
         elif self._log_limits[f"adopted {number}"].count():
             log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
         slot = self.by_number[number] = Slot(
             self._broker, self._settings, number, self._calls.offer, self.capacities, self._supervisor,
-            self.may_connect, asyncio.get_running_loop().time() + waits,
+            self.may_connect, asyncio.get_running_loop().time() + seconds,
         )  # fmt: skip
         self._supervisor.finish(f"slot {number}", partial(self._use, slot))
         if self.commands is not None and number == FIRST_SLOT:
@@ -342,7 +342,7 @@ class OpenSlots:
         Messages for several events are dropped if they have not ended after the longest REQUEST_TIMEOUT; the next
         holder then repeats those of their calls that had ended. A stop of the worker waits for 1.5 s only.
         """
-        if not await slot.ended(self.plan.seconds + _SLACK_SECONDS):
+        if not await slot.wait_until_ended(self.plan.longest_timeout + _SLACK_SECONDS):
             slot.drop(shared=True)
             self._calls.withdraw()
         await self.close_and_grant(slot)
@@ -353,7 +353,7 @@ class OpenSlots:
         await self._close(slot)
         notice = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
         if notice is not None:
-            self._own.publish(notice)
+            self._own_session.publish(notice)
         self._changed.set()
 
     async def _close(self, slot: Slot) -> None:

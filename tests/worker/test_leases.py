@@ -66,7 +66,7 @@ class Group:
     def connect(self, node: Node) -> None:
         node.online = True
         node.inbox = deque((topic, payload, True) for topic, payload in self.retained.items())
-        node.leases.connecting(self.now)
+        node.leases.connection_changed(self.now)
         node.inbox.append(("", b"", False))  # the end of what is retained
 
     def cut(self, node: Node) -> None:
@@ -74,7 +74,7 @@ class Group:
         if node.online:
             node.online = False
             node.inbox.clear()
-            node.leases.connecting(self.now)
+            node.leases.connection_changed(self.now)
             self.publish(node.leases.farewell())
 
     def publish(self, record: Notice) -> None:
@@ -106,7 +106,7 @@ class Group:
             most -= 1
             topic, payload, retained = node.inbox.popleft()
             if topic:
-                node.leases.received(topic, payload, self.now, retained=retained)
+                node.leases.receive(topic, payload, self.now, retained=retained)
             else:
                 node.leases.connected(self.now)
 
@@ -365,7 +365,7 @@ def test_a_payload_that_is_not_a_record_is_none(payload: bytes) -> None:
 def test_intents_are_none_before_all_retained_records_have_come() -> None:
     leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=ADOPT, version="1", clock=0)
     assert leases.intents(0, 0) == []
-    leases.connecting(0)
+    leases.connection_changed(0)
     assert leases.intents(1, 1) == [] and not any(isinstance(one, HandOver) for one in leases.intents(2, 2))
     leases.connected(3)
     assert len(leases.intents(3, 3)) == 2  # the presence, and a claim
@@ -408,7 +408,7 @@ def test_a_connection_by_which_no_record_comes_is_given_up_later_than_the_broker
     assert not node.leases.workers.is_cut_off(group.now + ADOPT - 1) and node.leases.workers.is_cut_off(
         group.now + ADOPT
     )
-    node.leases.connecting(group.now + ADOPT)
+    node.leases.connection_changed(group.now + ADOPT)
     assert not node.leases.workers.is_cut_off(group.now + 2 * ADOPT)
 
 
@@ -417,11 +417,11 @@ def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_sa
     node = group.start()
     for number in range(2 * MOST_WORKERS):
         forged = json.loads(node.leases.stop(0).payload) | {"worker": f"w{number}", "leaves": False}
-        node.leases.received(presence_topic("plant", f"w{number}"), json.dumps(forged).encode(), 1000, retained=False)
+        node.leases.receive(presence_topic("plant", f"w{number}"), json.dumps(forged).encode(), 1000, retained=False)
     assert len(node.leases.view(1000).workers) == MOST_WORKERS + 1
     lease = Lease("other", 0.0, "", "1", 5, 0.0).payload
     for slot in (3, 4, 9999, 10_000):
-        node.leases.received(lease_topic("plant", slot), lease, 1000, retained=True)
+        node.leases.receive(lease_topic("plant", slot), lease, 1000, retained=True)
     assert node.leases.surplus_slots == {4, 9999}
 
 
@@ -440,5 +440,5 @@ def test_ordered_events_are_called_until_others_may_take_the_slots_and_no_longer
     while not other.leases.held:
         group.tick()
     assert group.now >= until
-    node.leases.connecting(until - 10)
+    node.leases.connection_changed(until - 10)
     assert node.leases.workers.ordered_until == until - 10 + GONE_SECONDS
