@@ -3,8 +3,8 @@
 `parsed_texts` calls `read_blocks` with the statements of one route, as `grammar` has parsed them; `evaluation` reads
 the blocks. Values stay as written.
 
-A mistake is reported once, and what follows is read as it was meant. So the reader keeps, beside the open block, where
-it is in it (`_Section`), and whether the next text or setting has the same cause as a fault that has been reported.
+A mistake is reported once, and what follows it is read as it was meant. So the reader knows the open block, the section
+of it that it reads (`_Section`), and whether the next text or setting belongs to a fault that has been reported.
 """
 
 import re
@@ -21,9 +21,9 @@ from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_BETWEEN = ("=", ":", ":=", "=>")
+_MARKS = ("=", ":", ":=", "=>")  # that other languages write between a name and its value
 _FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
-_MARK = re.compile(r"\A\s*[:=]\s*")
+_FIRST_MARK = re.compile(r"\A\s*[:=]\s*")
 _HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)[ \t]+\S")
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 _STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
@@ -139,10 +139,10 @@ class _BlockReader:
             elif self.section is not _Section.SKIPPED or closest(node.name.text, BLOCK_NAMES):
                 self._read_unknown_block(node, following)
 
-    def _refuse(
+    def _report_broken(
         self, code: FaultCode, name: str, offset: int, message: str, hint: str | None = None, end: int | None = None
     ) -> None:
-        """Report a setting of the open block that is there, but cannot be read."""
+        """Report a setting of the open block that cannot be read, so that it is not reported as missing too."""
         self.report.error(code, offset, message, hint, end=end)
         if self.block is not None:
             self.block.broken.add(name)
@@ -194,7 +194,7 @@ class _BlockReader:
             self.report.error(FaultCode.MISSING_KEYWORD, first.offset, message, hint)
             self.is_rest_reported = True
         elif first is not None:
-            hint = hints.hint_at(node.pieces, "only events have names")
+            hint = hints.hint_for_extra_text(node.pieces, "only events have names")
             self.report.error(FaultCode.UNEXPECTED_TEXT, first.offset, f"ADD {name} takes no name", hint)
         self.section = _Section.SKIPPED
         if name == IGNORED_BLOCK:
@@ -213,15 +213,15 @@ class _BlockReader:
         name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
         is_setting = any(plain in rows for rows in PARAMETERS.values())
         is_in_event = block is not None and block.kind is BlockKind.EVENT
-        like_header = node.name.is_string or "-" in name or (name.istitle() if is_setting else bool(node.pieces))
-        is_header = is_in_event and like_header and closest(name, BLOCK_NAMES) is None
+        looks_like_header = node.name.is_string or "-" in name or (name.istitle() if is_setting else bool(node.pieces))
+        is_header = is_in_event and looks_like_header and closest(name, BLOCK_NAMES) is None
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
-            self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
+            self._report_broken(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.section, self.is_rest_reported = _Section.HEADERS, True
         elif block is not None and is_setting and not is_header:
             message = f"{name} is a setting, which begins with WITH"
-            self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
+            self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.section = _Section.SETTINGS
             self._read_setting(node)
         elif (known := name.rstrip(":{").upper()) in BLOCK_NAMES:
@@ -232,7 +232,7 @@ class _BlockReader:
             message, hint = f"the header {name} is not below WITH HEADERS", "write WITH HEADERS in the line above it"
             if block is not None and HEADERS in block.settings:
                 hint = "write it directly below WITH HEADERS, without a setting between"
-            self._refuse(FaultCode.UNKNOWN_BLOCK, HEADERS, node.offset, message, hint)
+            self._report_broken(FaultCode.UNKNOWN_BLOCK, HEADERS, node.offset, message, hint)
             self.section = _Section.HEADERS
         else:
             lines = takewhile(lambda line: isinstance(line, StatementNode) and line.level is Level.SETTING, following)
@@ -268,7 +268,7 @@ class _BlockReader:
             self.is_missing_block_reported = True
             self.definition.broken.add(str(home))
             return
-        node = self._without_mark(written, "WITH")
+        node = self._remove_mark(written, "WITH")
         if node is None:
             return
         name = node.name
@@ -278,7 +278,7 @@ class _BlockReader:
             self._report_unknown(node, block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
-            self._refuse(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
+            self._report_broken(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
         elif parameter.name in block.settings:
             line = self.report.position(block.settings[parameter.name].offset).line
             message = f"{parameter.name} is set twice in this block"
@@ -299,25 +299,27 @@ class _BlockReader:
             self.is_rest_reported = True
         else:
             hint = "each header is a line of its own below: ADD <name> <value>"
-            hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
-            self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
+            hint = hint if first.text[0] == "{" else hints.hint_for_extra_text(node.pieces, hint)
+            self._report_broken(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
 
     def _has_value(self, node: StatementNode, parameter: Parameter) -> bool:
         """Return whether a setting has a value that can be read; report what is wrong with it."""
         first, name = node.pieces[0] if node.pieces else None, parameter.name
         if first is None:
             hint = f"allowed: {parameter.allowed}"
-            self._refuse(FaultCode.MISSING, name, node.offset, f"{name} has no value", hint)
+            self._report_broken(FaultCode.MISSING, name, node.offset, f"{name} has no value", hint)
         elif first.text[0] in hints.TYPOGRAPHIC_QUOTES:
-            self._refuse(FaultCode.QUOTES, name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT)
+            self._report_broken(
+                FaultCode.QUOTES, name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT
+            )
         else:
             if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
                 self._warn_of_comma(node)
             return True
         return False
 
-    def _without_mark(self, node: StatementNode, verb: str) -> StatementNode | None:
-        """Report an = or : between a name and its value. Return the statement without it, None if no value is left."""
+    def _remove_mark(self, node: StatementNode, verb: str) -> StatementNode | None:
+        """Report an = or : between a name and its value. Return the statement if the value can be used, else None."""
         name, pieces = node.name, node.pieces
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
         if not name.is_string and plain and plain != name.text:
@@ -328,7 +330,7 @@ class _BlockReader:
             self.is_rest_reported = mark == "("
             if pieces and not value:
                 return replace(node, name=Piece(plain, name.offset))
-        elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
+        elif pieces and not pieces[0].is_string and pieces[0].text in _MARKS:
             message = f"no {pieces[0].text} belongs between {name.text} and its value"
             hint = f"write {verb} {name.text} and the value"
             self.report.error(FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, hint)
@@ -353,15 +355,15 @@ class _BlockReader:
         plain = name.text.strip("'\"")
         next_word = node.pieces[0].text if node.pieces else ""
         elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
-        like_header = name.is_string or "-" in plain or plain.istitle()
+        looks_like_header = name.is_string or "-" in plain or plain.istitle()
         if (joined := f"{plain}_{next_word}".upper()) in PARAMETERS[kind]:
             message, hint = f"unknown setting {plain} {next_word}", f"write {joined}"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, message, hint)
             block.guessed.add(joined)
             self.is_rest_reported = True
-        elif kind is BlockKind.EVENT and like_header and closest(plain, PARAMETERS[kind]) is None:
+        elif kind is BlockKind.EVENT and looks_like_header and closest(plain, PARAMETERS[kind]) is None:
             hint = f"write ADD {name.text} below WITH HEADERS: each line of a header begins with ADD"
-            self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
+            self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
         elif elsewhere is not None:
             hint = f"it belongs in {elsewhere}"
             if plain.upper() == HEADERS:
@@ -382,7 +384,7 @@ class _BlockReader:
 
     def _read_header(self, written: StatementNode) -> None:
         """Read `ADD <name> <value>` below WITH HEADERS."""
-        self.last = node = self._without_mark(written, "ADD")
+        self.last = node = self._remove_mark(written, "ADD")
         if self.block is None or node is None:
             return
         name = node.name.text
@@ -393,10 +395,10 @@ class _BlockReader:
                 key, _, value = name[1:-1].partition(":")
                 hint = f'write ADD "{key.strip()}" "{value.strip()}"'
             end = node.name.offset + len(name)
-            self._refuse(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end)
+            self._report_broken(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end)
         elif name.upper() == "HEADER":
             message, hint = "HEADER is not part of a header line", f"write ADD {node.pieces[0].text}"
-            self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, message, hint)
+            self._report_broken(FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, message, hint)
             self.is_rest_reported = True
         else:
             self._warn_of_comma(node)
@@ -404,18 +406,18 @@ class _BlockReader:
 
     def _report_missing_add(self, offset: int, name: str) -> None:
         hint = f"write ADD {name}: each header begins with ADD"
-        self._refuse(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
+        self._report_broken(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
 
     # Text that is not a statement.
 
     def _read_lines(self, junk: Junk) -> None:
         """Read the lines that only lack their keyword. Report the text before the first of them as one fault."""
-        end, offset = None, junk.offset  # of the text that is reported: its end in `junk`, 0 for none
+        end, offset = None, junk.offset  # `end`: where the text before them ends in `junk`, None without such a line
         for number, line in enumerate(junk.text.split("\n")):
             start = offset + len(line) - len(line.lstrip())
             if number == 0 and self.is_rest_reported:
-                end = 0
-            elif self._lacks_keyword(line.strip(), start) and end is None:
+                end = 0  # this line belongs to a fault that has been reported
+            elif self._read_without_keyword(line.strip(), start) and end is None:
                 end = start - junk.offset
             offset += len(line) + 1
         if end is None:
@@ -423,8 +425,8 @@ class _BlockReader:
         elif text := junk.text[:end].rstrip():
             self._report_junk(Junk(text, (), junk.offset))
 
-    def _lacks_keyword(self, text: str, offset: int) -> bool:
-        """Report a line that only lacks its WITH or ADD; return whether it is one."""
+    def _read_without_keyword(self, text: str, offset: int) -> bool:
+        """Read a line that only lacks its WITH or ADD, and report that; return False for any other line."""
         found, block = _FIRST_WORD.match(text), self.block
         begins_line = not self.report.line_before(offset).strip()
         name = found[1].upper() if found and (begins_line or found[1].isupper()) else ""
@@ -435,10 +437,10 @@ class _BlockReader:
             pieces = tuple(Piece(word, offset) for word in follows.split()[:1])
             self._open_block(StatementNode(Level.BLOCK, Piece(name, offset), pieces, offset))
         elif found and block is not None and name in PARAMETERS[block.kind] and (follows or name == HEADERS):
-            value = _MARK.sub("", text[found.end(1) :].rstrip(" \t,;"))
+            value = _FIRST_MARK.sub("", text[found.end(1) :].rstrip(" \t,;"))
             shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
             message = f"WITH is missing before {name}"
-            self._refuse(FaultCode.MISSING_KEYWORD, name, offset, message, f"write WITH {shown}")
+            self._report_broken(FaultCode.MISSING_KEYWORD, name, offset, message, f"write WITH {shown}")
             if self.section is not _Section.SKIPPED:
                 self.section = _Section.HEADERS if name == HEADERS else _Section.SETTINGS
         elif self.section is _Section.HEADERS and begins_line and (header := _HEADER_LINE.match(text)):
@@ -460,7 +462,7 @@ class _BlockReader:
             return
         report_open_strings(junk.open_strings, self.report)
         if self.last is not None and any(piece.text.startswith("#") for piece in self.last.pieces[:1]):
-            return  # the comment that it continues is reported
+            return  # it continues a # comment, which is reported by itself
         self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.last))
         found = _STATEMENT.match(junk.text)
         if found is not None and found[1].upper() == "ADD" and self.section is not _Section.HEADERS:

@@ -198,13 +198,13 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
         place = piece.offset
         try:
             if piece.source:
-                parts.append(_fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False))
+                parts.append(_fixed(piece.source.lower(), piece.text.strip("'\""), environment, needs_escape=False))
                 continue
             raw, end = piece.text[1:-1] if piece.is_string else piece.text, 0
             for start, stop, constant in placeholders_at_load(raw):
                 place = piece.offset + piece.is_string + start
                 default = None if constant.default is None else unescape(constant.default)
-                brought_in = _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
+                brought_in = _fixed(constant.root, constant.argument, environment, needs_escape=True, default=default)
                 parts += [unescape(raw[end:start]), brought_in]
                 end = stop
             parts.append(unescape(raw[end:]))
@@ -219,15 +219,15 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
 
 
-def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
+def _fixed(what: str, name: str, environment: Environment, *, needs_escape: bool, default: str | None = None) -> Fixed:
     """Return the value of a variable ("env") or secret, or its default; raises `NotAvailableError` without both."""
     try:
         text = environment.value(what, name)
     except NotAvailableError:
         if default is None:
             raise
-        return Fixed(default, f"{{{what}.{name}|{default}}}", escaped)
-    return Fixed(text, f"{{{what}.{name}}}", escaped)
+        return Fixed(default, f"{{{what}.{name}|{default}}}", needs_escape)
+    return Fixed(text, f"{{{what}.{name}}}", needs_escape)
 
 
 def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:

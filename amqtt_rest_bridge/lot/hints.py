@@ -5,9 +5,10 @@
 | a setting that no block has | `explain_unknown_setting` | `definitions` |
 | a text that continues a value, without quotes or GET | `explain_unreadable_value` | `definitions` |
 | any other text that is not a statement | `explain_junk` | `definitions` |
+| a body that is almost JSON | `explain_broken_json` | `texts` |
 | what looks like a placeholder | `explain_suspect` | `texts`, `condition_reader` |
 
-Each returns a message and a hint, or None for what may be meant as it is.
+They return what is wrong, and the hint: what to write instead. None is returned for what may be meant as it is written.
 """
 
 import json
@@ -103,13 +104,13 @@ _FIRST_CHARACTERS = {
     "}": "leave } out: a block ends where the next one begins",
     "-": "leave the - out",
 }
-_JOINS = ("&", ".", "..", "||", "~")
+_JOINING_MARKS = ("&", ".", "..", "||", "~")  # which join texts in other languages
 _ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
 _PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
 
 
-def hint_at(pieces: tuple[Piece, ...], hint: str) -> str:
-    """Return the hint for a value that should not be there: a # comment is the usual reason."""
+def hint_for_extra_text(pieces: tuple[Piece, ...], hint: str) -> str:
+    """Return the hint for text where none belongs, by its first character: it often begins a comment with #."""
     return _FIRST_CHARACTERS.get(pieces[0].text[0], hint) if not pieces[0].is_string else hint
 
 
@@ -137,7 +138,7 @@ def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | No
         return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", by_character
     first, last = shown.split()[0], before.pieces[-1]
     hint = by_character or (DURATION_FORM if before.name.text.upper() == "EVERY" else SPACES)
-    if (last.is_string or last.source) and (first in _JOINS or shown[0] in "'\"" or first.upper() == "GET"):
+    if (last.is_string or last.source) and (first in _JOINING_MARKS or shown[0] in "'\"" or first.upper() == "GET"):
         hint = "write + between the parts of a value"
     elif first.upper() == "REM":
         hint = COMMENT_HINT
@@ -210,7 +211,7 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
 
 
 _NO_JSON = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
-_IN_JSON_STRINGS = {
+_JSON_STRING_FAULTS = {
     "Unterminated string": ('the string that begins here has no " at its end', 'write " where it ends'),
     "Invalid control": (
         "a string holds a line break or another control character",
@@ -218,7 +219,7 @@ _IN_JSON_STRINGS = {
     ),
     "Invalid \\": (r"a string holds a \ that begins no escape of JSON", r"write \\\\ for a \ in a string"),
 }
-"""How the messages of Python's reader begin that are about a string: what is wrong, and the hint."""
+"""Faults in a string of JSON, by how the message of Python's reader begins: what is wrong, and the hint."""
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _CLOSING = {"{": "}", "[": "]"}
 _JSON_WORDS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
@@ -233,7 +234,7 @@ def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, s
         return 0, "it begins with neither { nor [", _NO_JSON
     before, after = text[: fault.pos].rstrip(), text[fault.pos :].lstrip(" \t\r\n,")
     place, first = len(text) - len(after), after[:1]
-    for message, explained in _IN_JSON_STRINGS.items():
+    for message, explained in _JSON_STRING_FAULTS.items():
         if fault.msg.startswith(message):
             return fault.pos, *explained
     if fault.msg == "Extra data":
@@ -297,7 +298,7 @@ def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, st
     if not suspect.closed:
         return f"{suspect.written} is not closed and stays text", question(f"{suspect.written}}}")
     if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
-        return None  # an error: see `blocks`
+        return None  # `blocks` reports it as an error
     name = suspect.name
     if recognise(name, mode) is None or "{" not in suspect.written:
         return _explain_of_another_mode(suspect, mode) or _explain_unknown(suspect, place, mode)
@@ -352,8 +353,8 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     if suspect.written != f"{{{suspect.name}}}":
         return message, question(f"{{{source}.json.{name}}}")
     if not suspect.whole and (place is Place.JSON or (place in _BODIES and name != suspect.name)):
-        # JSON, and GraphQL with its spaces, may hold any words in braces; other texts hardly do, nor does a string of
-        # JSON hold nothing else.
+        # In a JSON body, or in GraphQL with its spaces, words in braces may be meant as text. They hardly are where
+        # they fill a whole JSON string, or in any other text.
         return None
     if mode is not Mode.SERVER:
         return message, f"{{value.json.{name}}} is a field of the payload"

@@ -145,7 +145,7 @@ def _warn_of_broken_json(template: PlaceholderText, name: str, value: Value, mod
     for text in re.findall(".*\n?", sample) if is_line_json else [sample]:  # lines as application/x-ndjson has them
         fault = _fault_of_json(text) if text.strip() else None
         if fault is not None:
-            if any(isinstance(part, Fixed) and not part.escaped for part in value.parts):
+            if any(isinstance(part, Fixed) and not part.needs_escape for part in value.parts):
                 fault = ValueError()  # what GET has read may be JSON's own text, which is not shown
             position, reason, hint = explain_broken_json(text, fault, mode)
             place = value.place_of([*places, length][begin + position])

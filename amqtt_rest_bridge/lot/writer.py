@@ -82,7 +82,7 @@ def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> 
         if isinstance(part, str):
             shown = part if masker is None else masker.text(part)
             texts.append(_QUERY_VALUE.sub(without_credential, shown) if is_address else shown)
-        elif part.escaped:
+        elif part.needs_escape:
             texts.append(part.label)
         else:
             source, _, name = part.label.strip("{}").partition(".")

@@ -137,12 +137,12 @@ class LoneBackslashError(BridgeError):
 class Fixed:
     """Text of GET ENV, GET SECRET, `{env.X}` or `{secret.X}`; placeholders in it stay text.
 
-    If `escaped`, it is escaped for its place like any other value. `label` replaces it where texts are shown.
+    With `needs_escape` it is escaped for its place, like the value of a placeholder. `label` is shown in its place.
     """
 
     text: str = field(repr=False)
     label: str
-    escaped: bool = False
+    needs_escape: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class PlaceholderText:
     pieces: tuple[str | Placeholder, ...] = field(repr=False)
     has_defaults: bool = field(default=False, repr=False)
     is_payload: bool = field(default=False, repr=False)
-    """Whether it is `{payload}`, `{value}` or `{body}` only: byte for byte what came."""
+    """Whether it is only `{payload}`, `{value}` or `{body}`: then `fill_bytes` returns the payload itself."""
 
     @property
     def is_constant(self) -> bool:
@@ -163,7 +163,7 @@ class PlaceholderText:
 
     @property
     def is_raw(self) -> bool:
-        """Return whether it is `{payload}`, `{value}`, `{body}` or `{response.body}` only: byte for byte."""
+        """Return whether it is only one placeholder of `RAWS`, as `{payload}` or `{response.body}`: byte for byte."""
         return len(self.pieces) == 1 and _is_raw(self.pieces[0])
 
     @property
@@ -191,7 +191,7 @@ class PlaceholderText:
         text = "".join([piece if isinstance(piece, str) else escape(piece, get(piece)) for piece in self.pieces])
         if self.is_constant:
             return text
-        # A filled segment . or .. would climb out of the path (RFC 3986 section 5.2.4). Few texts need a closer look.
+        # A filled segment . or .. would climb out of the path (RFC 3986 section 5.2.4). The dot may be encoded.
         if self.place is Place.ENDPOINT and ("." in text or "%2" in text):
             literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
             if dot_segments(text) > dot_segments(literal):
@@ -209,7 +209,9 @@ class PlaceholderText:
         return text
 
     def fill_bytes(self, values: Values) -> bytes:
-        """Insert the values into a body, as UTF-8; `{payload}` only, or in plain text, stays byte for byte.
+        """Insert the values into a body, as UTF-8.
+
+        Payloads are inserted byte for byte in plain text, and where the text is only `{payload}`.
 
         Raises:
             CallError: as for `fill`.
@@ -250,7 +252,7 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
             if (default := default_of(placeholder)) is not None:
                 ESCAPES[place](placeholder, default)
             continue
-        if isinstance(piece, Fixed) and piece.escaped:
+        if isinstance(piece, Fixed) and piece.needs_escape:
             value = Placeholder(piece.label.strip("{}"), "", quoted=strings.enter_value(piece.label))
             literal = ESCAPES[place](value, piece.text)
         else:

@@ -50,7 +50,7 @@ def test_fixed_text_is_never_expanded_and_never_shown() -> None:
     parsed = parse(['{"a": "', secret, '", "b": "{topic.1}"}'], Place.TEXT, Mode.CLIENT)
     assert parsed.fill(message()) == '{"a": "{payload}"", "b": "plant"}'
     assert "payload" not in repr(parsed)
-    assert repr(secret) == "Fixed(label='{secret.x}', escaped=False)"
+    assert repr(secret) == "Fixed(label='{secret.x}', needs_escape=False)"
     assert parsed.source == '{"a": "{secret.x}", "b": "{topic.1}"}'
 
 
@@ -65,11 +65,11 @@ def test_fixed_text_is_never_expanded_and_never_shown() -> None:
     ],
 )
 def test_fixed_text_may_be_escaped_for_its_place(place: Place, filled: str) -> None:
-    assert parse(["=", Fixed('a" b/c', "{env.X}", escaped=True)], place, Mode.CLIENT).fill(message()) == filled
+    assert parse(["=", Fixed('a" b/c', "{env.X}", needs_escape=True)], place, Mode.CLIENT).fill(message()) == filled
 
 
 def test_fixed_text_is_escaped_inside_a_json_string_and_does_not_end_it() -> None:
-    parsed = parse(['["', Fixed('"', "{env.X}", escaped=True), '", {topic.1}]'], Place.JSON, Mode.CLIENT)
+    parsed = parse(['["', Fixed('"', "{env.X}", needs_escape=True), '", {topic.1}]'], Place.JSON, Mode.CLIENT)
     assert parsed.fill(message()) == '["\\"", "plant"]'
 
 
@@ -81,7 +81,7 @@ def test_fixed_text_is_escaped_inside_a_json_string_and_does_not_end_it() -> Non
         pytest.param(['{"a": "C:\\', '{payload}"}'], id="joined"),
         pytest.param(['{"a": "{payload}\\{payload}"}'], id="behind_a_value"),
         pytest.param(['{"a": "', Fixed("\\", "GET"), '{payload}"}'], id="literal_from_outside"),
-        pytest.param(['{"a": "C:\\', Fixed("x", "{payload}", escaped=True), '"}'], id="value_from_outside"),
+        pytest.param(['{"a": "C:\\', Fixed("x", "{payload}", needs_escape=True), '"}'], id="value_from_outside"),
     ],
 )
 def test_backslash_that_would_take_the_escape_of_a_value_is_refused(parts: list[str | Fixed]) -> None:
@@ -95,7 +95,7 @@ def test_backslash_that_would_take_the_escape_of_a_value_is_refused(parts: list[
         pytest.param(['{"a": "C:\\\\{payload}"}'], id="doubled"),
         pytest.param(['{"a": "C:\\', '\\{payload}"}'], id="doubled_and_joined"),
         pytest.param(['{"a": "C:\\', '"{payload}"}'], id="quote_behind_the_joint"),
-        pytest.param(['{"a": "', Fixed("\\", "{env.X}", escaped=True), '{payload}"}'], id="escaped_from_outside"),
+        pytest.param(['{"a": "', Fixed("\\", "{env.X}", needs_escape=True), '{payload}"}'], id="escaped_from_outside"),
     ],
 )
 def test_value_behind_backslashes_stays_inside_its_string(parts: list[str | Fixed]) -> None:
@@ -110,7 +110,7 @@ def test_backslash_outside_of_json_strings_is_text() -> None:
 
 def test_fixed_text_that_its_place_does_not_allow_is_refused_at_once() -> None:
     with pytest.raises(CallError) as raised:
-        parse([Fixed("a/b", "{env.X}", escaped=True)], Place.TOPIC, Mode.CLIENT)
+        parse([Fixed("a/b", "{env.X}", needs_escape=True)], Place.TOPIC, Mode.CLIENT)
     assert raised.value.message.startswith("the value of {env.X} ")
 
 
