@@ -6,9 +6,9 @@
 
 A route has `workers` places. A call with a place is a task (`_run`): it has the place from the building of its request
 until the broker has acknowledged the result. A call without a place is an entry of one queue, not a task: it waits for
-room, behind another call of its line, to be examined, in an open batch, for a place, for its target, or by a timer for
-its next attempt. Whatever keeps a call passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in
-place of its calls.
+room, for the calls before it in its line (ORDERED), for its examination, for its batch, for a place, for a target that
+is down, or for the time of its next attempt. Then it comes to `_queue` again. Once a batch is closed, a `Batch` goes
+this way in place of its calls.
 
 A call ends in one of three ways. Most have a verdict: `_run` ends them, or `_end_without_place` where they send
 nothing. `refuse` ends a call that was not admitted; `_leave_to_source` one whose source delivers the message again.
@@ -34,7 +34,7 @@ from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host, Outcome
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.stages.batch import Batches, halve, joined
+from amqtt_rest_bridge.engine.stages.batch import Batches, batch_of, halve
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order
 from amqtt_rest_bridge.engine.stages.overload import AT_ONCE, RoomQueue
@@ -59,7 +59,7 @@ class Common(Struct, eq=False):
     host: Host
     outcomes: Outcomes
     failures: FailureQueue
-    ordered_until: float = math.inf  # monotonic time until which no other worker runs calls of the same lines
+    ordered_until: float = math.inf  # monotonic time until which ORDERED calls may begin: no other worker begins any
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -85,11 +85,11 @@ class RouteCalls:
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
         self._is_stopping = False
-        # Where calls wait: for room, behind others of their line, for the lease of their line, to be examined, for
-        # their batch, for a place, for a turn of RATE_LIMIT, for a target that is down.
+        # Where calls wait: for room, for the call before them in their line, for a time when ORDERED calls may begin,
+        # to be examined, for their batch, for a place, for a turn of RATE_LIMIT, for a target that is down.
         self._room_queue = RoomQueue(self._admission, host.clock, self.refuse)
         self._order = Order()
-        self._without_lease: list[Call] = []
+        self._ordered_waiting: list[Call] = []
         self._unexamined: deque[Call] = deque()
         self._is_examining = False
         self._parsing = asyncio.Lock()
@@ -117,7 +117,7 @@ class RouteCalls:
         return call.run
 
     def fail(self, event: str, message: Message, hops: int, delivery: Delivery | None, failure: CallError) -> None:
-        """End a message with a failure found by its source: it was refused, or a bridge that had admitted it died."""
+        """End a message with a failure that its source found: it was refused, or a bridge that had admitted it died."""
         call = self._make_call(event, message, hops, delivery, 0)
         if failure.code is FailureCode.BRIDGE_RESTARTED:
             self._admission.hold(call.size)
@@ -214,14 +214,14 @@ class RouteCalls:
                 self._batches.add(call)
             else:
                 call.discard_request()
-                call.has_begun = call.has_begun or not call.has_payload
+                call.has_begun = call.has_begun or not call.has_payload  # its only request is built by this definition
                 self._place_queue.append(call)
                 self._give_places()
         self._is_examining = False
 
     def _queue_batch(self, calls: list[Call]) -> None:
         """Queue a batch in the place of its calls."""
-        batch = joined(calls)
+        batch = batch_of(calls)
         for call in calls:
             del self._open[call.number]
         self._open[batch.number] = batch
@@ -236,7 +236,7 @@ class RouteCalls:
             if call.has_ended:
                 waiting.popleft()
             elif call.line is not None and self._clock.monotonic() >= self._common.ordered_until:
-                self._without_lease.append(waiting.popleft())
+                self._ordered_waiting.append(waiting.popleft())
             elif self._pace is not None and not self._pace.give_turn(call):
                 break  # `_pace` calls this method when the turn comes
             else:
@@ -334,11 +334,11 @@ class RouteCalls:
             return None
         before.forget(call)
         if present is None:
-            if before.is_lossless and call.batch[0].delivery is not None:
-                self._leave_to_source(call, call.batch)
+            if before.is_lossless and call.calls[0].delivery is not None:
+                self._leave_to_source(call, call.calls)
                 raise HeldError
             return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-        for one in (call, *call.batch):
+        for one in (call, *call.calls):
             one.event = present
         if not isinstance(call, Batch) or present.batch_form == before.batch_form:
             return None
@@ -370,7 +370,7 @@ class RouteCalls:
 
     def _try_again(self, call: Call, verdict: Verdict) -> None:
         """Queue a call for its next attempt: when it is time, when the breaker decides, or at once as two halves."""
-        self._leave_to_source(call, call.taken_back)
+        self._leave_to_source(call, call.dropped_calls)
         if call.has_ended:
             return
         note = partial(self._outcomes.note_failed_attempt, call, verdict, self.statistics)
@@ -403,9 +403,9 @@ class RouteCalls:
         return ended
 
     def _release_all(self, call: Call, ended: list[tuple[Call, Verdict]], published: Verdict | None = None) -> None:
-        """Release the messages of a call or batch that has ended; each that has a failure payload, after that one.
+        """Release the messages of a call or batch that has ended.
 
-        What the verdict `published` publishes was published before.
+        A message with a failure payload is released once that is published; the one of `published` was already.
         """
         self._close(call)
         for one, own in ended:
@@ -420,7 +420,7 @@ class RouteCalls:
 
         A batch continues with its other calls, if there are any.
         """
-        left = [one for one in call.batch if one not in dropped]
+        left = [one for one in call.calls if one not in dropped]
         if isinstance(call, Batch) and left:
             call.calls = left
         elif dropped:
@@ -486,22 +486,22 @@ class RouteCalls:
                 await asyncio.sleep(0)
 
     def share_limits(self, workers: int) -> None:
-        """Share RATE_LIMIT and the probes of a target that is down with other workers; look at the lease again."""
+        """Share RATE_LIMIT and the probes of a target that is down with other workers; queue ORDERED calls again."""
         self._workers = workers
         if self._pace is not None:
             self._pace.share(workers)
         if self._breaker is not None:
             self._breaker.workers = workers
-        without_lease, self._without_lease = self._without_lease, []
-        for call in without_lease:
+        waiting, self._ordered_waiting = self._ordered_waiting, []
+        for call in waiting:
             self._queue(call)
 
-    def withdraw(self) -> None:
-        """Drop waiting calls whose source has taken the message back; close open batches."""
-        for call in self._room_queue.remove(lambda call: call.is_taken_back):
+    def drop_calls(self) -> None:
+        """Drop waiting calls whose source has dropped the message. Close open batches, so that the others are sent."""
+        for call in self._room_queue.remove(lambda call: call.is_dropped):
             if call.delivery is not None:
                 call.delivery.abandon()
-        waiting = [(call, call.taken_back) for call in self._open.values() if not call.has_place]
+        waiting = [(call, call.dropped_calls) for call in self._open.values() if not call.has_place]
         for _, dropped in waiting:
             for one in dropped:
                 one.has_ended = True  # for all calls first: dropping one may queue another
@@ -522,8 +522,11 @@ class RouteCalls:
         return not self._open and not self._admission.awaiting_room and may_send
 
     def messages_left(self) -> tuple[int, int]:
-        """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
-        calls = [*(one for call in self._open.values() for one in call.batch), *self._room_queue.remove()]
+        """Return how many messages are lost as the bridge ends, and how many their source keeps.
+
+        Messages that wait for room are removed from their queue.
+        """
+        calls = [*(one for call in self._open.values() for one in call.calls), *self._room_queue.remove()]
         kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 

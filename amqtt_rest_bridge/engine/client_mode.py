@@ -143,10 +143,10 @@ class ClientMode:
             calls.use(PreparedRoute(calls.definition.route, {}, None))
         self._gone = before
 
-    def withdraw(self) -> None:
-        """Drop waiting calls whose delivery `is_dropped`: their source has taken the message back."""
+    def drop_calls(self) -> None:
+        """Drop waiting calls whose delivery `is_dropped`: their source delivers the message again."""
         for calls in self._all():
-            calls.withdraw()
+            calls.drop_calls()
 
     def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""

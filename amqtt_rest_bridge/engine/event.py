@@ -3,7 +3,7 @@
 A `Call` is one message for one event. `PreparedEvent`, made once for each event, makes the decisions: `build` makes the
 request of an attempt, `judge` the `Verdict` on its reply. The settings of the event take part as its stages (`Stage`).
 
-What moves a call on and does its I/O is elsewhere: in the bridge `call`, in the commands `try` and `test` `trial`.
+Its callers move calls on and do the I/O: `call` in the bridge, `trial` in the commands `rest-bridge try` and `test`.
 """
 
 from collections import deque
@@ -79,7 +79,7 @@ class SkippedError(BridgeError):
 
 
 class HeldError(BridgeError):
-    """A call has to wait before its request is built: a stage keeps it, and puts it back into the queue."""
+    """A call does not go on now. What keeps it, such as a stage, the breaker or its source, lets it go on later."""
 
 
 class Attempts(Struct, eq=False):
@@ -104,7 +104,7 @@ class Attempts(Struct, eq=False):
 
 
 class KeyClaim(NamedTuple):
-    """The DEDUPE_KEY of a call: it was seen before, or no other call has it until this one has ended."""
+    """The DEDUPE_KEY of a call. If it was not seen before, no other call gets it until this one has ended."""
 
     key: bytes
     was_seen: bool
@@ -116,7 +116,7 @@ class Call(Struct, eq=False):
     number: int  # of the call in this process
     resume: "Callable[[Call], None]"  # puts the call back into its queue
     event: "PreparedEvent"  # the definition that it runs by
-    message: Message  # its payload is empty once a large one was released
+    message: Message  # without its payload once that was released, see `LARGE`
     size: int  # bytes of its payload, which count until the call has ended
     hops: int = 0  # routes that the message has passed through
     delivery: Delivery | None = None  # held until the call has ended; None where no source waits
@@ -128,10 +128,10 @@ class Call(Struct, eq=False):
     has_ended: bool = False  # it has ended or was given up; queues drop it when they reach it
     since: float | None = None  # monotonic time at which it began to wait for room
     line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
-    # Its attempts. The request is that of the present one, None between attempts; with the topic of the result, which
-    # is None if there is no result, or the response gives the topic. Once the payload was released, both stay.
-    request: HttpRequest | None = None
-    destination: str | None = None
+    # Its attempts. `request` and `destination` are those of the present attempt; both stay once the payload was
+    # released, since neither can be built again.
+    request: HttpRequest | None = None  # None between attempts
+    destination: str | None = None  # topic of the result; None without a result, or if its topic is in the response
     has_payload: bool = True  # false once a large payload was released
     attempts: Attempts = field(default_factory=Attempts)
     is_retried: bool = False  # an attempt has failed, and another one follows
@@ -151,24 +151,24 @@ class Call(Struct, eq=False):
         return self.number if self.key is None else self.key
 
     @property
-    def batch(self) -> "list[Call]":
-        """Return the calls of its messages: itself, for any call but a `Batch`."""
+    def calls(self) -> "list[Call]":
+        """Return the calls that its request is for: itself, for any call but a `Batch`."""
         return [self]
 
     @property
     def mark(self) -> str:
-        """Return the mark of its result, see `Delivery.mark`."""
+        """Return the mark of its result: with the result published, its source does not deliver the message again."""
         return "" if self.delivery is None else self.delivery.mark(self.name)
 
     @property
-    def is_taken_back(self) -> bool:
-        """Return whether its source has taken the message back."""
+    def is_dropped(self) -> bool:
+        """Return whether its source has dropped the message, to deliver it again: the call must not begin."""
         return self.delivery is not None and self.delivery.is_dropped
 
     @property
-    def taken_back(self) -> "list[Call]":
-        """Return those calls of `batch` whose source has taken the message back."""
-        return [one for one in self.batch if one.is_taken_back]
+    def dropped_calls(self) -> "list[Call]":
+        """Return those of `calls` whose source has dropped the message."""
+        return [one for one in self.calls if one.is_dropped]
 
     def discard_request(self) -> None:
         """Forget the request, which is built again for the next attempt; keep it if the payload was released."""
@@ -188,17 +188,12 @@ class Call(Struct, eq=False):
 class Batch(Call, eq=False):
     """Calls that are sent as one request. It takes their place until the end, when each gets its own verdict."""
 
-    calls: list[Call] = []
+    calls: list[Call] = []  # in place of the property
 
     @property
     def run(self) -> RunKey:
         """Return the key of its first call, by which the log names the batch."""
         return self.calls[0].run
-
-    @property
-    def batch(self) -> list[Call]:
-        """Return its calls."""
-        return self.calls
 
     @property
     def mark(self) -> str:
@@ -221,7 +216,7 @@ class Stage:
             HeldError: The call waits; the stage puts it back into its queue.
         """
 
-    def before(self, call: Call, request: HttpRequest) -> HttpRequest:  # noqa: ARG002  # of the default
+    def before_sending(self, call: Call, request: HttpRequest) -> HttpRequest:  # noqa: ARG002  # of the default
         """Return the request to send in place of this one."""
         return request
 
@@ -232,7 +227,7 @@ class Stage:
         """
         return verdict
 
-    def after(self, call: Call, verdict: Verdict | None) -> None:
+    def after_end(self, call: Call, verdict: Verdict | None) -> None:
         """Note the verdict that ended a call, None if it was given up or continues with another definition."""
 
 
@@ -279,8 +274,8 @@ class PreparedEvent:
         self._items = items
         self._builder = RequestBuilder(route, event, max_body_bytes=host.limits.max_body_bytes)
         stages = tuple(stages)
-        self._enters, self._befores = _hooks(stages, "enter"), _hooks(stages, "before")
-        self._retries, self._afters = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after")
+        self._enters, self._before_sending = _hooks(stages, "enter"), _hooks(stages, "before_sending")
+        self._retries, self._after_end = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after_end")
 
     def build(self, call: Call) -> Verdict | None:
         """Build the request of an attempt, `call.request`. Returns None, or a verdict if nothing is to be sent.
@@ -296,11 +291,11 @@ class PreparedEvent:
             else:
                 if call.item is None and not isinstance(call, Batch):  # it joined no batch, so it is a batch of one
                     call.item = self._items.make(self._enter(call))
-                call.attempts.together = len(call.batch)
-                values, key = self._items.values_of_batch(call.batch)
+                call.attempts.together = len(call.calls)
+                values, key = self._items.values_of_batch(call.calls)
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
-            for before in self._befores:
-                request = before(call, request)
+            for change in self._before_sending:
+                request = change(call, request)
         except (SkippedError, CallError) as error:
             return self._without_request(call, error)
         call.request, call.attempts.url = request, request.url
@@ -362,8 +357,8 @@ class PreparedEvent:
 
     def forget(self, call: Call) -> None:
         """Make the stages forget a call that ends without a verdict of theirs or continues with another definition."""
-        for after in self._afters:
-            after(call, None)
+        for note_end in self._after_end:
+            note_end(call, None)
 
     def verdicts(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Return the calls that end with a verdict, each with its own verdict.
@@ -396,9 +391,9 @@ class PreparedEvent:
         return self._note_end(call, Verdict(Outcome.SKIPPED, skipped=(why.code, why.message)))
 
     def _note_end(self, call: Call, verdict: Verdict) -> Verdict:
-        """Call the `after` hooks with the verdict that ends a call; return the verdict."""
-        for after in self._afters:
-            after(call, verdict)
+        """Call the `after_end` hooks with the verdict that ends a call; return the verdict."""
+        for note_end in self._after_end:
+            note_end(call, verdict)
         return verdict
 
     def _with_publication(self, call: Call, verdict: Verdict, masker: Masker) -> Verdict:

@@ -172,7 +172,7 @@ class Outcomes:
         event, now, failure = call.event, self._clock.time(), verdict.failure
         if failure is None:
             return
-        for one in call.batch:
+        for one in call.calls:
             if not one.is_retried:
                 one.is_retried = True
                 statistics.retrying += 1

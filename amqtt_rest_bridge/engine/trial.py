@@ -20,7 +20,7 @@ from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.engine.server.reads import TopicPayload
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.stages import prepare
-from amqtt_rest_bridge.engine.stages.batch import halve, joined
+from amqtt_rest_bridge.engine.stages.batch import batch_of, halve
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Request, Response, response_of
@@ -87,7 +87,7 @@ def try_calls(
     ended = [verdict for _, verdict in verdicts if verdict is not None]
     together = [call for call, verdict in verdicts if verdict is None]
     for first in range(0, len(together), event.batch_size):
-        ended += _try_batch(joined(together[first : first + event.batch_size]), send)
+        ended += _try_batch(batch_of(together[first : first + event.batch_size]), send)
     return ended
 
 

@@ -214,7 +214,7 @@ class Member:
         slots, commands = list(self._slots.by_number.values()), self._slots.commands
         for slot in slots:
             slot.drop(shared=False)
-        self._calls.withdraw()
+        self._calls.drop_calls()
         ending = [] if commands is None else [asyncio.ensure_future(commands.end())]
         drained = await asyncio.gather(*(slot.wait_until_ended(_DRAIN_SECONDS) for slot in slots))
         await asyncio.gather(*ending)  # from here on no command changes routes

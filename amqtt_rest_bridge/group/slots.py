@@ -332,7 +332,7 @@ class OpenSlots:
         """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
         slot.is_leaving = True
         slot.drop(shared=not hands_over)
-        self._calls.withdraw()
+        self._calls.drop_calls()
         leave = self._hand_over if hands_over else self._close
         self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
 
@@ -344,7 +344,7 @@ class OpenSlots:
         """
         if not await slot.wait_until_ended(self.plan.longest_timeout + _SLACK_SECONDS):
             slot.drop(shared=True)
-            self._calls.withdraw()
+            self._calls.drop_calls()
         await self.close_and_grant(slot)
 
     async def close_and_grant(self, slot: Slot) -> None:

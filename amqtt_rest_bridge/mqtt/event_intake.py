@@ -52,7 +52,7 @@ class RunsEvents(Protocol):
     ) -> None:
         """End a message for an event with a failure."""
 
-    def withdraw(self) -> None:
+    def drop_calls(self) -> None:
         """Drop the calls that have not begun and whose delivery `is_dropped`."""
 
 
@@ -199,7 +199,7 @@ class EventIntake(MessageSession):
         left = [one for one in self.unacknowledged.values() if not set(self._events_of(one.received)).isdisjoint(gone)]
         for delivery in left:
             delivery.is_dropped = not delivery.has_ended
-        self._calls.withdraw()
+        self._calls.drop_calls()
         while self.client.connection is None or not all(delivery.has_ended for delivery in left):
             await asyncio.sleep(_LOOK_SECONDS)
         if self._gave_back_on is self.client.connection:

@@ -243,7 +243,7 @@ def test_a_message_that_waits_for_room_and_is_taken_back_waits_no_more(rigs: Rig
         rig.offer(b"%d" % number, delivery=source)
     for number in (1, 2):
         sources[number].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.reply()
     assert [source.state for source in sources] == ["acknowledged", "held", "kept", "held"]
     assert rig.bodies == [b"0", b"1", b"3"]

@@ -309,7 +309,7 @@ def test_the_calls_of_a_batch_that_were_not_taken_back_go_on_without_the_others(
     rig.reply(503)
     for number in dropped:
         sources[number].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.advance(1)
     left = [number for number in range(3) if number not in dropped]
     assert rig.bodies[1:] == ([json.dumps(left, separators=(",", ":")).encode()] if left else [])
@@ -323,7 +323,7 @@ def test_calls_of_an_open_batch_that_are_taken_back_are_given_up_at_once_and_the
     rig = rigs(batched("WITH BATCH_SIZE 9", route=LOSSLESS))
     sources = offer(rig, b"1", b"2")
     sources[0].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert rig.bodies == [b"[2]"]
     assert states(sources) == "kept held"
 
@@ -332,7 +332,7 @@ def test_a_batch_behind_another_one_of_its_line_goes_on_without_its_first_call(r
     rig = rigs(batched("WITH BATCH_SIZE 2 WITH ORDERED true", route=LOSSLESS))
     sources = offer(rig, b"1", b"2", b"3", b"4", b"5", b"6")
     sources[2].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     for _ in range(3):
         rig.reply()
     assert rig.bodies == [b"[1,2]", b"[4]", b"[5,6]"]

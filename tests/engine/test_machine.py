@@ -125,7 +125,7 @@ class Messages(RuleBasedStateMachine):
         for one in self.open():
             if one.name == name:
                 one.source.is_dropped = one.is_dropped = True
-        self.rig.do(self.rig.mode.withdraw)
+        self.rig.do(self.rig.mode.drop_calls)
         self.look()
 
     @precondition(lambda self: not self.rig.broker.is_away)

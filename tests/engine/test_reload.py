@@ -166,7 +166,7 @@ def test_a_call_that_waits_for_its_next_attempt_is_given_up_at_once_and_tried_no
     rig.offer(delivery=source)
     rig.reply(503)
     source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.advance(100)
     assert source.state == "kept"
     assert len(rig.network.seen) == 1
@@ -180,7 +180,7 @@ def test_a_call_that_runs_ends_and_those_behind_it_are_given_up(rigs: Rigs) -> N
     for source in sources:
         rig.offer(delivery=source)
         source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert [source.state for source in sources] == ["held", "kept", "kept"]
     rig.reply()
     assert [source.state for source in sources] == ["acknowledged", "kept", "kept"]
@@ -191,7 +191,7 @@ def test_a_call_that_runs_when_it_is_taken_back_begins_no_further_attempt(rigs: 
     rig, source = rigs(kept()), Source()
     rig.offer(delivery=source)
     source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.reply(503)
     rig.advance(100)
     assert len(rig.network.seen) == 1
@@ -204,7 +204,7 @@ def test_a_message_that_is_taken_back_while_others_are_parsed_is_given_up_once(r
     rig.run(parsing.acquire())
     rig.offer(b" " * 20_000 + b'{"v": 1}', delivery=source)
     source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert source.state == "kept"
     rig.do(parsing.release)
     assert (source.state, rig.statistics.skipped) == ("kept", 0)
@@ -217,5 +217,5 @@ def test_a_message_that_waits_for_its_turn_is_given_up(rigs: Rigs) -> None:
         rig.offer(delivery=source)
     for source in sources:
         source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert [source.state for source in sources] == ["held", "kept", "kept"]

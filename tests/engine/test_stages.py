@@ -177,7 +177,7 @@ def test_a_claim_ends_with_a_call_that_is_taken_back(rigs: Rigs) -> None:
     offer(rig, "a", b"second", second)
     rig.reply(503)
     first.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert [sent.body for sent in rig.waiting] == [b"second"]
     rig.reply()
     assert (first.state, second.state) == ("kept", "acknowledged")
@@ -189,7 +189,7 @@ def test_a_call_that_waits_for_a_claim_and_is_taken_back_does_not_get_it(rigs: R
     for number, source in enumerate(sources):
         offer(rig, "a", b"%d" % number, source)
     sources[1].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.reply(404)
     assert [sent.body for sent in rig.waiting] == [b"2"]
 

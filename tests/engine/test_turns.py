@@ -201,7 +201,7 @@ def test_a_message_that_its_source_has_taken_back_does_not_probe(rigs: Rigs) -> 
     for payload, source in zip((b"taken back", b"stays"), sources, strict=True):
         rig.offer(payload, delivery=source)
     sources[0].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.advance(5)
     probes = [rig.waiting[0].body]
     rig.fail(DOWN)
@@ -300,7 +300,7 @@ def test_a_retry_waits_for_the_lease_too_and_is_given_up_when_its_source_takes_i
     rig.advance(1)
     assert not rig.waiting
     source.is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     assert source.state == "kept"
     rig.offer(b"b", delivery=following)
     rig.do(lambda: rig.mode.share_limits(1, float("inf")))
@@ -315,7 +315,7 @@ def test_a_message_of_a_line_that_is_taken_back_leaves_the_others_in_order(rigs:
         rig.offer(b"%d" % number, delivery=source)
     rig.reply(503)
     sources[taken_back].is_dropped = True
-    rig.do(rig.mode.withdraw)
+    rig.do(rig.mode.drop_calls)
     rig.advance(1)
     while rig.waiting:
         rig.reply()

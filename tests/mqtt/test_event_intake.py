@@ -46,7 +46,7 @@ class Calls:
         self.failed.append((name, failure))
         self.marks.append(delivery.mark(name))
 
-    def withdraw(self) -> None:
+    def drop_calls(self) -> None:
         """Abandon what was dropped."""
         for _, _, _, delivery in self.called:
             if delivery.is_dropped and not delivery.has_ended:

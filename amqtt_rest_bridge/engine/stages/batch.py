@@ -152,7 +152,7 @@ class Batches:
             self.close(event)
 
 
-def joined(calls: list[Call], attempts: Attempts | None = None) -> Batch:
+def batch_of(calls: list[Call], attempts: Attempts | None = None) -> Batch:
     """Return the batch of these calls, which share its attempts; it has had none so far by default."""
     first, hops, attempts = calls[0], max(call.hops for call in calls), attempts or Attempts()
     for call in calls:
@@ -164,7 +164,7 @@ def halve(batch: Batch) -> Batch:
     """Halve a batch, which keeps the first half; return the second half."""
     middle = (len(batch.calls) + 1) // 2
     batch.attempts.count = 0
-    second = joined(batch.calls[middle:], replace(batch.attempts, last=copy(batch.attempts.last)))
+    second = batch_of(batch.calls[middle:], replace(batch.attempts, last=copy(batch.attempts.last)))
     second.line, second.has_begun = batch.line, batch.has_begun
     batch.calls = batch.calls[:middle]
     return second
@@ -181,7 +181,7 @@ class Split(Stage):
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return the given verdict, or one by which the halves of the batch are sent."""
-        if len(call.batch) < 2 or verdict.failure is None:
+        if len(call.calls) < 2 or verdict.failure is None:
             return verdict
         if verdict.response is None:
             is_split = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE

@@ -82,7 +82,7 @@ class Deduplicated(Stage):
         if call.claim.was_seen:
             raise SkippedError("duplicate", "DEDUPE_KEY was seen before")
 
-    def after(self, call: Call, verdict: Verdict | None) -> None:
+    def after_end(self, call: Call, verdict: Verdict | None) -> None:
         """End the claim of a call, before its result is published: a repeated message is skipped from then on."""
         claim, call.claim = call.claim, None
         if claim is not None and not claim.was_seen:

@@ -40,7 +40,7 @@ class OnChange(Stage):
         if self._seconds is None or self._clock.monotonic() - last[1] < self._seconds:
             raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
 
-    def after(self, call: Call, verdict: Verdict | None) -> None:
+    def after_end(self, call: Call, verdict: Verdict | None) -> None:
         """Keep the text of a call that has succeeded. Failed calls change nothing."""
         if verdict is not None and verdict.outcome is Outcome.SUCCEEDED and call.change_digest is not None:
             topic = digest(call.message.topic.encode())

@@ -15,7 +15,7 @@ class Signed(Stage):
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
 
-    def before(self, _: Call, request: HttpRequest) -> HttpRequest:
+    def before_sending(self, _: Call, request: HttpRequest) -> HttpRequest:
         """Add the signature."""
         digest = hmac.new(self._signature.secret.encode(), request.body or b"", hashlib.sha256).hexdigest()
         return replace(request, headers=(*request.headers, (self._signature.header, f"sha256={digest}")))
