@@ -53,7 +53,7 @@ _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
 
 
-class Common(Struct, eq=False):
+class SharedByRoutes(Struct, eq=False):
     """What the calls of all routes share."""
 
     host: Host
@@ -70,17 +70,17 @@ class RouteCalls:
     Args:
         definition: The present definition of the route.
         statistics: The statistics of the route, with its admission.
-        common: What the calls of all routes share.
+        shared: What the calls of all routes share.
     """
 
-    def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, common: Common) -> None:
-        host = common.host
+    def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, shared: SharedByRoutes) -> None:
+        host = shared.host
         self.definition = definition
         self.statistics = statistics
         self.name = statistics.name
-        self._common = common
+        self._shared = shared
         self._clock = host.clock
-        self._outcomes = common.outcomes
+        self._outcomes = shared.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
@@ -128,7 +128,7 @@ class RouteCalls:
     def _make_call(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int) -> Call:
         if delivery is not None:
             delivery.hold()
-        size, number = max(size, len(message.payload)), next(self._common.numbers)
+        size, number = max(size, len(message.payload)), next(self._shared.numbers)
         return Call(number, self._queue, self.definition.events[event], message, size, hops, delivery)
 
     def _admit(self, call: Call) -> None:
@@ -136,7 +136,7 @@ class RouteCalls:
         if call.hops >= MAX_HOPS:
             went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
             failure = catalogue.TOO_MANY_HOPS.error(went)
-        elif call.size > (most := self._common.host.limits.max_message_bytes):
+        elif call.size > (most := self._shared.host.limits.max_message_bytes):
             what = f"the message has {call.size} bytes, max_message_bytes allows {most}"
             failure = catalogue.MESSAGE_TOO_LARGE.error(what)
         elif delivery is not None and (call.event.is_lossless or delivery.is_bounded):
@@ -154,7 +154,7 @@ class RouteCalls:
         """End a call that was not admitted."""
         self._outcomes.note_refusal(call, failure, self.statistics)
         if call.hops < MAX_HOPS:
-            self._common.failures.put_refusal(call, failure)
+            self._shared.failures.put_refusal(call, failure)
         elif call.delivery is not None:  # a loop of routes ends here: a failure payload could start it again
             call.delivery.release()
 
@@ -235,7 +235,7 @@ class RouteCalls:
             call = waiting[0]
             if call.has_ended:
                 waiting.popleft()
-            elif call.line is not None and self._clock.monotonic() >= self._common.ordered_until:
+            elif call.line is not None and self._clock.monotonic() >= self._shared.ordered_until:
                 self._ordered_waiting.append(waiting.popleft())
             elif self._pace is not None and not self._pace.give_turn(call):
                 break  # `_pace` calls this method when the turn comes
@@ -259,7 +259,7 @@ class RouteCalls:
             if verdict.outcome is not Outcome.RETRYING:
                 ended = self._count_end(call, verdict)
                 if verdict.publication is not None:
-                    publish = self._common.host.publisher.publish
+                    publish = self._shared.host.publisher.publish
                     try:
                         await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=call.mark)
                     except PublicationRefusedError as refused:
@@ -410,7 +410,7 @@ class RouteCalls:
         self._close(call)
         for one, own in ended:
             if own.publication is not None and own is not published:
-                self._common.failures.put(one, own.publication)
+                self._shared.failures.put(one, own.publication)
             elif one.delivery is not None:
                 one.delivery.release()
             self._free_room(one)
@@ -536,7 +536,7 @@ class RouteCalls:
         self._outcomes.report_health(self.statistics)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        tasks = self._common.tasks
+        tasks = self._shared.tasks
         task = asyncio.get_running_loop().create_task(coroutine)
         tasks.add(task)
         task.add_done_callback(tasks.discard)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from amqtt_rest_bridge.engine.call import Common, RouteCalls
+from amqtt_rest_bridge.engine.call import RouteCalls, SharedByRoutes
 from amqtt_rest_bridge.engine.event import PreparedRoute
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Clock, Connects, Delivery, Host, Sends
@@ -42,7 +42,7 @@ class ClientMode:
         self._outcomes = outcomes
         self._claims = Claims(host.keeps)
         self._failures = FailureQueue(host.publisher, outcomes)
-        self._common = Common(host, outcomes, self._failures)
+        self._shared = SharedByRoutes(host, outcomes, self._failures)
         self._routes: dict[str, RouteCalls] = {}
         self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
         self._by_name: dict[EventName, RouteCalls] = {}  # every client event
@@ -128,7 +128,7 @@ class ClientMode:
             if calls is not None:
                 calls.use(definition)
             elif definition.events:
-                calls = RouteCalls(definition, self._outcomes.statistics[name], self._common)
+                calls = RouteCalls(definition, self._outcomes.statistics[name], self._shared)
                 calls.share_limits(self._workers)
             else:
                 continue
@@ -150,7 +150,7 @@ class ClientMode:
 
     def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
-        self._workers, self._common.ordered_until = workers, ordered_until
+        self._workers, self._shared.ordered_until = workers, ordered_until
         for calls in self._all():
             calls.share_limits(workers)
 
@@ -167,7 +167,7 @@ class ClientMode:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while (tasks := self._common.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
+        while (tasks := self._shared.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=left)
         for task in tasks:
             task.cancel()
@@ -180,7 +180,7 @@ class ClientMode:
                 log.info("route %s: %d message(s) have not ended: their source sends them again", calls.name, kept)
             if calls.definition.client is not None:
                 calls.definition.client.close()
-        self._outcomes.quiet.flush()
+        self._outcomes.quiet_log.flush()
 
     def _all(self) -> Iterator[RouteCalls]:
         yield from self._routes.values()

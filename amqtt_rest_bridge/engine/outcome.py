@@ -113,9 +113,9 @@ class Outcomes:
     def __init__(self, host: Host, on_health: Callable[[RouteStatistics], None] = lambda _: None) -> None:
         self.statistics: dict[str, RouteStatistics] = {}
         """The statistics of the present routes, by name."""
-        self.queue = QueueBytes(host.limits.queue_bytes)
+        self.queue_bytes = QueueBytes(host.limits.queue_bytes)
         """The payloads that all routes have queued and in flight."""
-        self.quiet = QuietLog(host.runs, host.clock)
+        self.quiet_log = QuietLog(host.runs, host.clock)
         """Logs what may come often."""
         self._records = host.records
         self._clock = host.clock
@@ -130,7 +130,7 @@ class Outcomes:
         before, now = {**gone, **self.statistics}, self._clock.time()
         self.statistics.clear()  # in place: others hold it
         for route in routes:
-            own = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue)
+            own = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue_bytes)
             own.update(route)
             self.statistics[route.name] = own
 
@@ -157,7 +157,7 @@ class Outcomes:
             statistics.note_skip()
         else:
             statistics.note_success(waited, attempts.took, now, call.retry_of)
-            self.quiet.note(
+            self.quiet_log.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 event.shown_request, verdict.status, 1000 * attempts.took, 1000 * waited,
                 topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
@@ -180,7 +180,7 @@ class Outcomes:
         statistics.note_retry(failure.code.value)
         if event.is_lossless:
             statistics.note_error(RouteError(now, failure.code.value, failure.message), event.run_id(call))
-        self.quiet.note(
+        self.quiet_log.note(
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
             topic=call.message.topic, run=call.run, kind="retry",
         )  # fmt: skip
@@ -192,7 +192,7 @@ class Outcomes:
         statistics.note_refusal(
             RouteError(now, failure.code.value, failure.message), call.event.run_id(call), call.retry_of
         )
-        self.quiet.note(
+        self.quiet_log.note(
             logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
             run=call.run,
         )  # fmt: skip
@@ -214,7 +214,7 @@ class Outcomes:
 
     def note_unpublished(self, name: EventName, refused: PublicationRefusedError) -> None:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
-        self.quiet.note(logging.ERROR, name, "%s", refused)
+        self.quiet_log.note(logging.ERROR, name, "%s", refused)
         self.note_error(name[0], "not_published", str(refused))
 
     def note_request(self, run: RequestRun) -> None:
@@ -227,7 +227,7 @@ class Outcomes:
         level = logging.WARNING if run.outcome is Outcome.FAILED else logging.INFO
         code = f" {run.refusal.code}" if run.refusal is not None else f" {run.skipped[0]}" if run.skipped else ""
         status, name = run.answer.status[:3], (route.name, event.name)
-        self.quiet.note(
+        self.quiet_log.note(
             level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id, kind=status[0]
         )
         statistics = self.statistics.get(route.name)
@@ -249,7 +249,7 @@ class Outcomes:
     def note_dropped_message(self, name: EventName, message: Message, failure: CallError) -> None:
         """Note a message that a server event cannot answer with; it counts as an error of the route."""
         topic = loggable(message.topic)
-        self.quiet.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
+        self.quiet_log.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
         self.note_error(name[0], failure.code.value, failure.message, of_server=True)
 
     def note_unmatched(self, message: Message) -> None:

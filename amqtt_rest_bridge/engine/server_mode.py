@@ -20,7 +20,7 @@ from amqtt_rest_bridge.engine.server.callers import WrongCredentials
 from amqtt_rest_bridge.engine.server.endpoint import (
     EventRequest,
     ServerEndpoint,
-    Shared,
+    SharedByEndpoints,
     decode_path,
     outcome_of,
     readable,
@@ -69,7 +69,9 @@ class ServerMode:
         """Delays answers to callers that guess credentials; the admin port shares it."""
         self._replies = Replies(host.clock)
         turns = Turns(host.clock)
-        self._shared = Shared(host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials, turns)
+        self._shared = SharedByEndpoints(
+            host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials, turns
+        )
         self._openapi = openapi
         self._routes: tuple[Route, ...] = ()
         self.filters: set[str] = set()
@@ -143,7 +145,7 @@ class ServerMode:
 class PortApplication:
     """Answers the requests of one port; see `http.exchange.Application`."""
 
-    def __init__(self, shared: Shared, unmatched: Unmatched, port: int, *, openapi: bool) -> None:
+    def __init__(self, shared: SharedByEndpoints, unmatched: Unmatched, port: int, *, openapi: bool) -> None:
         self.bound_port = port
         """The port that callers connect to. It differs from SERVER_PORT if that is 0."""
         self._shared = shared
@@ -197,14 +199,14 @@ class PortApplication:
             raise RequestRefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
         origin = request.headers.get("origin")
         asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
-        cors = None if asked is None else asked.target.callers.cors
+        cors = None if asked is None else asked.target.checks.cors
         if origin is None or asked is None or cors is None:
             return _options_answer(methods.allow)
         wanted = request.headers.get("access-control-request-headers")
         try:
             return _options_answer(methods.allow, cors.preflight_headers(origin, methods.allow, wanted))
         except RequestRefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
-            return asked.target.failed(self._request(request, path, asked.parameters), failure)
+            return asked.target.note_failure(self._request(request, path, asked.parameters), failure)
 
     def _request(self, request: Request, path: str, parameters: Mapping[str, str]) -> EventRequest:
         clock = self._shared.host.clock

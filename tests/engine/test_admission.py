@@ -65,13 +65,13 @@ def test_a_message_larger_than_overload_bytes_is_taken_where_nothing_is_queued(r
 def test_the_payloads_of_all_routes_are_bounded_together_and_no_route_is_silenced(rigs: Rigs) -> None:
     rig = rigs(*[bounded("800", name) for name in "RST"], queue_bytes=1000)
     assert [offer(rig, 400, name) for name in "RRRSS"] == [True, True, False, True, False]
-    assert rig.outcomes.queue.held == 1200  # S had nothing queued
+    assert rig.outcomes.queue_bytes.held == 1200  # S had nothing queued
     assert refusals(rig)[1] == (
         "the bridge is overloaded: its queue_bytes of 1000 bytes have no room for a payload of 400 bytes"
     )
     while rig.waiting:
         rig.reply()
-    assert rig.outcomes.queue.held == 0
+    assert rig.outcomes.queue_bytes.held == 0
     assert offer(rig, 400, "S")
 
 
@@ -191,7 +191,7 @@ def test_as_many_messages_and_bytes_wait_as_the_route_has_room_for(rigs: Rigs) -
     assert [len(body or b"") for body in rig.bodies] == [0, 0, 0]
     while rig.waiting:
         rig.reply()
-    assert rig.outcomes.queue.held == 0
+    assert rig.outcomes.queue_bytes.held == 0
 
 
 def test_messages_whose_time_is_over_are_refused_a_hundred_at_a_time(rigs: Rigs) -> None:

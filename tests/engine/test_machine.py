@@ -197,7 +197,7 @@ class Messages(RuleBasedStateMachine):
             assert 0 <= admission.in_flight <= min(WORKERS, admission.outstanding)
             assert statistics.retrying >= 0
         held = sum(len(b"%d" % one.number) for one in self.open())
-        assert self.rig.outcomes.queue.held <= held
+        assert self.rig.outcomes.queue_bytes.held <= held
 
     def teardown(self) -> None:
         try:
@@ -222,7 +222,7 @@ class Messages(RuleBasedStateMachine):
             admission = statistics.admission
             assert (admission.outstanding, admission.in_flight, admission.awaiting_room) == (0, 0, 0)
             assert (admission.held_bytes, statistics.retrying) == (0, 0)
-        assert self.rig.outcomes.queue.held == 0
+        assert self.rig.outcomes.queue_bytes.held == 0
 
 
 def test_whatever_happens_each_message_keeps_its_promises() -> None:

@@ -2,7 +2,7 @@
 
 `server_mode` finds the endpoint of a request and calls `ServerEndpoint.answer`. Most requests publish one message, and
 are answered once the broker has acknowledged it. A read event answers at once (`reads`). A request with REPLY_TOPIC or
-DEDUPE_KEY waits for others. What is refused, or fails, on the way is answered by `failed`.
+DEDUPE_KEY waits for others. `note_failure` answers a request that is refused or fails on the way.
 """
 
 import asyncio
@@ -84,13 +84,13 @@ _PUBLISH_SECONDS: Final = 11.0  # for room and acknowledgement, see `Publishes`
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedByEndpoints:
     """What all endpoints share, before and after a reload.
 
     Args:
         host: What the engine needs.
         outcomes: Counts, logs and records.
-        is_mqtt_5: See `ServerMode`.
+        is_mqtt_5: Whether responders return Correlation Data; then requests with one reply topic take no turns.
         reads: The messages of read events.
         replies: The requests that wait for replies.
         wrong_credentials: Delays answers to callers that guess credentials.
@@ -116,12 +116,12 @@ class EventRequest(Struct, eq=False):
     began: float  # the same in monotonic seconds
     port: int  # the port that its caller connected to
     publication: Publication | None = None  # what it publishes, once that is known
-    skipped: tuple[str, str] | None = None  # code and sentence of why it publishes nothing, if WHEN or its key says so
+    skipped: tuple[str, str] | None = None  # code and sentence of why it publishes nothing, by WHEN or DEDUPE_KEY
     answer_headers: Headers = ()  # for every answer to it: those of CORS
     _values: RequestValues | None = None
 
     def drop_body(self) -> None:
-        """Hold the body no longer."""
+        """Forget the body, which may be large."""
         self.http = replace(self.http, body=b"")
         self._values = None
 
@@ -223,8 +223,8 @@ def decode_path(path: str) -> tuple[str, ...]:
     return decoded
 
 
-class Callers:
-    """What an endpoint asks of its callers before it looks at what they send.
+class CallerChecks:
+    """What an endpoint checks before it reads a request: credentials, encoding, size and signature.
 
     Args:
         route: The route of the event.
@@ -241,7 +241,8 @@ class Callers:
     def admit(self, request: Request, now: float) -> None:
         """Raise `RequestRefusedError` for a request that the event does not take at a Unix time.
 
-        413 for a body that is too large, 415 for an encoded one (RFC 9110 section 8.4): subscribers could not see how.
+        413 for a body that is too large, 415 for one with a Content-Encoding (RFC 9110 section 8.4), which subscribers
+        would not see.
         """
         if request.refusal is not None:
             raise RequestRefusedError(request.refusal)
@@ -260,13 +261,13 @@ class Callers:
 class ServerEndpoint:
     """One server event, with everything about it that is the same for all requests."""
 
-    def __init__(self, route: Route, event: ServerEvent, shared: Shared) -> None:
-        self.callers = Callers(route, event, shared.host.limits.max_body_bytes)
+    def __init__(self, route: Route, event: ServerEvent, shared: SharedByEndpoints) -> None:
+        self.checks = CallerChecks(route, event, shared.host.limits.max_body_bytes)
         self._check = None if event.schema_file is None else checker_of(event.schema_file)
         self._route = route
         self._event = event
         self._shared = shared
-        self._label = f"{event.method} {masker_of(route).address(event.endpoint)}"
+        self._shown_request = f"{event.method} {masker_of(route).address(event.endpoint)}"
         self._labels = (("route", route.name), ("event", event.name))
         self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
         self._reading: ReadEvent | None = None
@@ -278,7 +279,7 @@ class ServerEndpoint:
         self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
         if isinstance(self._topic, str) and event.response is None:
-            self._answer = replace(self._published(self._topic), labels=self._labels)
+            self._answer = replace(self._usual_answer(self._topic), labels=self._labels)
 
     def answer(self, request: EventRequest) -> Answer:
         """Answer a request; return a `Later` or a coroutine if the answer has to wait."""
@@ -288,17 +289,17 @@ class ServerEndpoint:
             request.drop_body()  # no body is held while the answer is delayed
             return self._refuse_late(request, failure.refusal)
         except Exception as failure:  # noqa: BLE001  # it is logged
-            return self.failed(request, failure)
+            return self.note_failure(request, failure)
 
     def _respond(self, request: EventRequest) -> Answer:
         http, event = request.http, self._event
-        if (cors := self.callers.cors) is not None:
+        if (cors := self.checks.cors) is not None:
             request.answer_headers = cors.answer_headers(http.headers.get("origin"))
-        self.callers.admit(http, request.timestamp)
+        self.checks.admit(http, request.timestamp)
         if self._reading is not None:
             topic = None if event.read_topic is None else request.fill(event.read_topic)
-            return self._answered(request, self._reading.answer(http, topic))
-        if not http.may_wait:
+            return self._note_success(request, self._reading.answer(http, topic))
+        if not http.may_wait:  # too many requests of the port wait already, and this one would wait for the broker
             raise RequestRefusedError(overloaded())
         if self._check is not None and (faults := self._check(request.content())):
             raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
@@ -310,12 +311,12 @@ class ServerEndpoint:
         if self._answer is not None:
             answer = self._answer
         elif event.response is None:
-            answer = self._published(publication.topic)
+            answer = self._usual_answer(publication.topic)
         else:
             headers = ("Content-Type", event.response_content_type), _NO_SNIFFING
             answer = Response(self._status, headers, request.fill_bytes(event.response))
         if http.method == "HEAD":
-            return self._answered(request, answer)
+            return self._note_success(request, answer)
         if key is not None or event.reply_topic is not None:
             return self._answer_in_turn(request, publication, answer, key)
         published = self._publish(publication)
@@ -324,8 +325,8 @@ class ServerEndpoint:
     async def _refuse_late(self, request: EventRequest, refusal: Refusal) -> Response:
         """Refuse a wrong credential, a second later if many came from its address."""
         http = request.http
-        instead = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
-        return self.failed(request, RequestRefusedError(refusal), instead)
+        overload = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
+        return self.note_failure(request, RequestRefusedError(refusal), overload)
 
     def _publication(self, request: EventRequest) -> Publication:
         """Return what a request publishes: DESTINATION_TOPIC and PAYLOAD filled, and the context of its trace."""
@@ -338,8 +339,8 @@ class ServerEndpoint:
             raise RequestRefusedError(too_large(self._shared.host.limits.max_body_bytes))
         return Publication(topic, payload, event.retain, MessageProperties(trace) if trace else None, event.qos)
 
-    def _published(self, topic: str) -> Response:
-        """Return the answer without RESPONSE, which names the topic."""
+    def _usual_answer(self, topic: str) -> Response:
+        """Return the answer of an event without RESPONSE: it names the topic."""
         if self._event.response_status in NO_CONTENT:
             return Response(self._status)
         body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
@@ -352,15 +353,15 @@ class ServerEndpoint:
         try:
             published.result()
         except Exception as failure:  # noqa: BLE001  # it is logged
-            return self.failed(request, failure)
-        return self._answered(request, answer)
+            return self.note_failure(request, failure)
+        return self._note_success(request, answer)
 
     # REPLY_TOPIC and DEDUPE_KEY: a request that waits for others.
 
     async def _answer_in_turn(
         self, request: EventRequest, publication: Publication, answer: Response, key: bytes | None
     ) -> Response:
-        """Publish a request and answer it; with a DEDUPE_KEY that was published answer as that request was answered.
+        """Publish a request and answer it. If its DEDUPE_KEY was seen, only give it the answer of the first request.
 
         A request that comes while the first one with its key is under way waits. If the first one fails, the waiting
         one is published.
@@ -370,20 +371,20 @@ class ServerEndpoint:
         late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
         try:
             if key is None:
-                return self._answered(request, await self._publish_in_turn(request, publication, answer))
+                return self._note_success(request, await self._publish_in_turn(request, publication, answer))
             async with self._shared.turns.turn(key, seconds, late):
                 kept = keeps.answer(key)
                 if kept is None:
                     answer = await self._publish_in_turn(request, publication, answer)
-                    short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
-                    kept = b"" if is_usual else msgpack.encode((short.status, short.headers, short.body))
+                    small = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
+                    kept = b"" if is_usual else msgpack.encode((small.status, small.headers, small.body))
                     keeps.keep(key, float(self._event.dedupe_for), kept)
                 else:
                     request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
-                    answer = _kept(kept) or self._answer or answer
+                    answer = _read_kept_answer(kept) or self._answer or answer
         except Exception as failure:  # noqa: BLE001  # it is logged
-            return self.failed(request, failure)
-        return self._answered(request, answer)
+            return self.note_failure(request, failure)
+        return self._note_success(request, answer)
 
     async def _publish_in_turn(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
         """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come."""
@@ -391,13 +392,13 @@ class ServerEndpoint:
         if text is None:
             await self._publish(publication)
             return answer
-        topic, is_own = request.fill(text), "request_id" in text.names
+        topic, has_request_id = request.fill(text), "request_id" in text.names
         if self._shared.is_mqtt_5:
             # Not the request id, which the caller and the subscribers of other topics may see.
             correlation, trace = secrets.token_bytes(16), publication.properties or MessageProperties()
             publication = replace(publication, properties=MessageProperties(trace.user, correlation, topic))
-            return await self._publish_and_await_reply(publication, topic, correlation, takes_unmarked=is_own)
-        if is_own:
+            return await self._publish_and_await_reply(publication, topic, correlation, takes_unmarked=has_request_id)
+        if has_request_id:
             return await self._publish_and_await_reply(publication, topic, None, takes_unmarked=True)
         late = "The requests that came before on this reply topic have no replies yet; this one was not published"
         seconds = self._route.config.request_timeout
@@ -420,25 +421,25 @@ class ServerEndpoint:
 
     # The end.
 
-    def _answered(self, request: EventRequest, answer: Response) -> Response:
-        """Note a good answer, and return it with the headers of the endpoint."""
+    def _note_success(self, request: EventRequest, answer: Response) -> Response:
+        """Note that a request has its answer, and return that with the headers of the endpoint."""
         if answer is not self._answer or request.answer_headers:
             headers = (*request.answer_headers, *answer.headers)
             answer = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
         outcome = Outcome.SUCCEEDED if request.skipped is None else Outcome.SKIPPED
-        return self._note_answer(request, answer, outcome, None)
+        return self._note_run(request, answer, outcome, None)
 
-    def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
+    def note_failure(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Note and return the answer to a request that was refused, skipped by WHEN, or met a fault of the bridge.
 
-        The cause of such a fault is logged and is not in the answer. If `instead` is given, it is the answer; the
-        failure is noted all the same.
+        The cause of such a fault is logged and is not in the answer. With `instead` the failure is noted, and the
+        answer is `instead`.
         """
         noted: Refusal | None = None  # if it is not the answer
         match failure:
             case SkippedError():
                 request.skipped = failure.code, failure.message
-                return self._answered(request, _IGNORED)
+                return self._note_success(request, _IGNORED)
             case RequestRefusedError():
                 refusal = failure.refusal
             case NoRoomError():
@@ -454,16 +455,16 @@ class ServerEndpoint:
                 log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
                 refusal, noted = FAILED, refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
         answer = refused(instead or refusal, request.answer_headers, self._labels)
-        return self._note_answer(request, answer, outcome_of(refusal.code), noted or refusal)
+        return self._note_run(request, answer, outcome_of(refusal.code), noted or refusal)
 
-    def _note_answer(
+    def _note_run(
         self, request: EventRequest, answer: Response, outcome: Outcome, refusal: Refusal | None,
     ) -> Response:  # fmt: skip
         clock = self._shared.host.clock
         self._shared.outcomes.note_request(
             RequestRun(
                 clock.time(), outcome, request.port, self._route, self._event, request.http, answer, refusal,
-                request.skipped, request.publication, clock.monotonic() - request.began, label=self._label,
+                request.skipped, request.publication, clock.monotonic() - request.began, label=self._shown_request,
             )
         )  # fmt: skip
         return answer
@@ -479,8 +480,8 @@ def outcome_of(code: str) -> Outcome:
     return Outcome.UNANSWERED if code == SHUTTING_DOWN.code else Outcome.REFUSED
 
 
-def _kept(data: bytes) -> Response | None:
-    """Return a kept answer, None for the usual one of its event. Damaged bytes give the short answer."""
+def _read_kept_answer(data: bytes) -> Response | None:
+    """Return a kept answer, None for the usual one of its event, `_DUPLICATE` for damaged bytes."""
     if not data:
         return None
     try:

@@ -22,11 +22,11 @@ from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
 from amqtt_rest_bridge.lot.placeholders.values import BatchValues, MessageValues, from_json, to_json
 
-REFUSED: Final = (400, 413, 422)
-"""Statuses that one bad item may cause."""
+BAD_ITEM_STATUSES: Final = (400, 413, 422)
+"""Statuses with which a server may refuse a batch because of one item."""
 
 _KEYS: Final = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of Idempotency-Keys of batches
-_AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
+_FIXED_BYTES: Final = 64  # of a request, beside its items and the text of BODY
 _LINE_BREAK: Final = re.compile(r"[\n\r]")
 
 
@@ -85,9 +85,9 @@ class Batches:
     A batch is closed when it has BATCH_SIZE calls, before its items exceed max_body_bytes, and BATCH_SECONDS after its
     first call has come.
 
-    Messages that come again after a kill make the same batch, with the same key. To this end `store.spool` numbers the
-    keys of lossless messages (`has_groups`): the last four digits of a key count the messages of a group from 0, the
-    others are the group's. A batch holds calls of one group only.
+    Messages that come again after a kill make the same batch, with the same key. To this end `store.spool` groups
+    lossless messages as they come, and numbers their keys (`has_groups`): a key is that of its group, followed by the
+    number of the message in the group, four hexadecimal digits from 0. A batch has calls of one group only.
 
     Args:
         max_body_bytes: Bounds the request.
@@ -114,12 +114,12 @@ class Batches:
             batch = None
         if batch is None:
             body = event.body.source if event.body is not None else ""
-            batch = self._open[event.name] = _OpenBatch([], _AROUND + len(body.encode()))
-            self._clock.later(event.batch_seconds, partial(self._end_time, event.name, batch))
+            batch = self._open[event.name] = _OpenBatch([], _FIXED_BYTES + len(body.encode()))
+            self._clock.later(event.batch_seconds, partial(self._close_late, event.name, batch))
         batch.calls.append(call)
         batch.size += size
         most = event.batch_size or 1
-        # WHEN may have skipped others of its group, so the number of calls does not tell.
+        # Not by the number of calls: WHEN may have skipped others of the group.
         is_last_of_group = group is not None and (call.key or "").endswith(f"{most - 1:04x}")
         if len(batch.calls) >= most or is_last_of_group:
             self.close(event.name)
@@ -143,17 +143,17 @@ class Batches:
                 self.close(name)
 
     def _group(self, call: Call) -> str | None:
-        """Return what the keys of a group begin with, None for a call that can be in any batch."""
+        """Return the group of a call, which its key begins with; None for a call that can be in any batch."""
         return call.key[:-4] if self._has_groups and call.key is not None else None
 
-    def _end_time(self, event: str, batch: _OpenBatch) -> None:
+    def _close_late(self, event: str, batch: _OpenBatch) -> None:
         """Close a batch whose BATCH_SECONDS are over, if it is still open."""
         if self._open.get(event) is batch:
             self.close(event)
 
 
 def batch_of(calls: list[Call], attempts: Attempts | None = None) -> Batch:
-    """Return the batch of these calls, which share its attempts; it has had none so far by default."""
+    """Return the batch of these calls. They share its `attempts`: those that it has had, by default none."""
     first, hops, attempts = calls[0], max(call.hops for call in calls), attempts or Attempts()
     for call in calls:
         call.attempts = attempts
@@ -171,7 +171,7 @@ def halve(batch: Batch) -> Batch:
 
 
 class Split(Stage):
-    """Halves a batch whose request is too large: BODY may hold the items twice, or escaped.
+    """Halves a batch whose request is too large, since BODY may hold each item twice, or escaped.
 
     With BATCH_SPLIT a batch that the server refuses is halved too, until the faulty item is alone.
     """
@@ -184,7 +184,7 @@ class Split(Stage):
         if len(call.calls) < 2 or verdict.failure is None:
             return verdict
         if verdict.response is None:
-            is_split = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+            is_halved = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE
         else:
-            is_split = self._refused and verdict.response.status in REFUSED
-        return replace(verdict, outcome=Outcome.RETRYING, is_halved=True) if is_split else verdict
+            is_halved = self._refused and verdict.response.status in BAD_ITEM_STATUSES
+        return replace(verdict, outcome=Outcome.RETRYING, is_halved=True) if is_halved else verdict
