@@ -19,7 +19,7 @@ from amqtt.session import ApplicationMessage
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
 from amqtt_rest_bridge.broker.child import BridgeChild, spawn_bridge
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
-from amqtt_rest_bridge.broker.endpoint import Endpoint
+from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 from amqtt_rest_bridge.broker.incoming import IncomingMessages, retained_messages
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
@@ -67,7 +67,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._lossless = self._lossless_in(opened)
             retained = partial(retained_messages, broker)
             queue_bytes, most = int(settings.queue_bytes), int(settings.max_message_bytes)
-            self.endpoint = Endpoint(self._publisher, retained, queue_bytes, most, self._lossless)
+            self.endpoint = PrivateEndpoint(self._publisher, retained, queue_bytes, most, self._lossless)
             """Where the bridge connects."""
             opened.callback(self.endpoint.close)
             self.endpoint.on_away = self._statuses.bridge_went_away

@@ -31,7 +31,7 @@ from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.times import in_lull
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.endpoint import Endpoint
+    from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class BridgeSession:
     """
 
     def __init__(
-        self, endpoint: "Endpoint", client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str],
+        self, endpoint: "PrivateEndpoint", client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str],
         least_bytes: int = 0,
     ) -> None:  # fmt: skip
         self.client_id = client_id
@@ -345,7 +345,7 @@ class BridgeConnection(asyncio.Protocol):
         endpoint: Takes its packets.
     """
 
-    def __init__(self, endpoint: "Endpoint") -> None:
+    def __init__(self, endpoint: "PrivateEndpoint") -> None:
         self.session: BridgeSession | None = None
         """The session that CONNECT has named, None before CONNECT."""
         self.is_leaving = False

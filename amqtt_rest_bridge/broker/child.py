@@ -36,7 +36,7 @@ from amqtt_rest_bridge.supervisor import Times
 from amqtt_rest_bridge.times import woken
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.endpoint import Endpoint
+    from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,9 @@ class BridgeChild:
         ConfigurationError: It cannot start, or not within `start_seconds`; nothing is left running.
     """
 
-    def __init__(self, settings: Settings, endpoint: "Endpoint", times: Times, spawn: Spawn = spawn_bridge) -> None:
+    def __init__(
+        self, settings: Settings, endpoint: "PrivateEndpoint", times: Times, spawn: Spawn = spawn_bridge
+    ) -> None:
         self.server_ports: dict[int, int] = {}
         """The bound port for each SERVER_PORT."""
         self.admin_port: int | None = None

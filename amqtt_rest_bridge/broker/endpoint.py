@@ -1,4 +1,4 @@
-"""`Endpoint` is a small MQTT 5 broker with one client: the bridge of this broker, which connects by a private socket.
+"""`PrivateEndpoint` is a small MQTT 5 broker with one client: the bridge, which connects by a private socket.
 
 Messages come from `incoming`, and go to the bridge by way of its sessions (`bridge_session`). Publications of the
 bridge go to `publisher`. `mqtt.private` defines what MQTT 5 has no packet or property for. The broker's loop only.
@@ -68,7 +68,7 @@ _LOOKS: Final = 200  # after so many, SUBACK is sent although some messages stil
 _QUIET_SECONDS: Final = 1.0  # between two lines about dropped messages
 
 
-class Endpoint:
+class PrivateEndpoint:
     """The server that the bridge connects to.
 
     The constructor binds the socket, so the bridge may connect before `serve`. It is answered once `serve` runs.

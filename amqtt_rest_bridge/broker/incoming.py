@@ -8,7 +8,7 @@ from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
-from amqtt_rest_bridge.broker.endpoint import Endpoint
+from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 from amqtt_rest_bridge.broker.lossless import Lossless, TakenPayload, taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.engine.status_reporter import STATUS_TOPICS
@@ -37,7 +37,7 @@ class IncomingMessages:
     """
 
     def __init__(
-        self, broker: Any, plugin: Any, endpoint: Endpoint, publisher: Publisher, lossless: Lossless | None
+        self, broker: Any, plugin: Any, endpoint: PrivateEndpoint, publisher: Publisher, lossless: Lossless | None
     ) -> None:
         self._broker = broker
         self._endpoint = endpoint

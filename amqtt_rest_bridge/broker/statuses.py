@@ -20,7 +20,7 @@ from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, BrokerState
 from amqtt_rest_bridge.times import rfc3339
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.broker.endpoint import Endpoint
+    from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
     from amqtt_rest_bridge.broker.lossless import Lossless
     from amqtt_rest_bridge.broker.publisher import Publisher
 
@@ -107,7 +107,7 @@ class StateReports:
         lossless: Has the messages on disk; None without a spool.
     """
 
-    def __init__(self, endpoint: "Endpoint", lossless: "Lossless | None") -> None:
+    def __init__(self, endpoint: "PrivateEndpoint", lossless: "Lossless | None") -> None:
         self._endpoint = endpoint
         self._lossless = lossless
         self._restarts = 0

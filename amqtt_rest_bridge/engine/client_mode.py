@@ -40,7 +40,7 @@ class ClientMode:
     def __init__(self, host: Host, outcomes: Outcomes, leads: Callable[[EventName], bool] = lambda _: True) -> None:
         self._host = host
         self._outcomes = outcomes
-        self._claims = Claims(host.keeps)
+        self._claims = Claims(host.seen_keys)
         self._failures = FailureQueue(host.publisher, outcomes)
         self._shared = SharedByRoutes(host, outcomes, self._failures)
         self._routes: dict[str, RouteCalls] = {}

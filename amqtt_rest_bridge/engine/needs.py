@@ -276,7 +276,7 @@ class Host:
     Args:
         publisher: Where results and requests go.
         connect: Makes what sends requests.
-        keeps: Has the keys of DEDUPE_KEY.
+        seen_keys: The keys of DEDUPE_KEY.
         clock: The time.
         chance: Returns a number from 0 to 1, for the jitter of retries and the first run of EVERY.
         limits: Bounds.
@@ -287,7 +287,7 @@ class Host:
 
     publisher: Publishes
     connect: Connects
-    keeps: Keeps
+    seen_keys: Keeps
     clock: Clock
     chance: Callable[[], float]
     limits: Limits = field(default_factory=Limits)

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
-from amqtt_rest_bridge.broker.endpoint import Endpoint
+from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 from amqtt_rest_bridge.catalogue import ROUTE_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, standard
@@ -109,7 +109,7 @@ class Client:
 
 
 class Accepting:
-    """In the place of `Endpoint`, for a connection alone."""
+    """In the place of `PrivateEndpoint`, for a connection alone."""
 
     def connection_opened(self, connection: BridgeConnection) -> None:
         """Do nothing."""
@@ -155,7 +155,7 @@ class Rig:
         self.publisher = Publishing()
         self.retained: dict[str, bytes] = {}
         settings = {"queue_bytes": 1 << 20, "max_message_bytes": 1 << 20} | options
-        self.endpoint = Endpoint(self.publisher, lambda: list(self.retained.items()), **settings)  # type: ignore[arg-type]
+        self.endpoint = PrivateEndpoint(self.publisher, lambda: list(self.retained.items()), **settings)  # type: ignore[arg-type]
         self._clients: list[Client] = []
 
     async def client(self, client_id: str, *, is_kept: bool = True, receive_maximum: int = 100) -> Client:
@@ -370,7 +370,7 @@ async def test_the_bridge_publishes_and_is_acknowledged_once_the_broker_has_it()
 async def test_packets_are_written_together_in_a_lull_of_the_loop_or_after_some_milliseconds() -> None:
     sent: list[bytes] = []
     transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
-    connection = BridgeConnection(cast("Endpoint", Accepting()))
+    connection = BridgeConnection(cast("PrivateEndpoint", Accepting()))
     connection.connection_made(cast("asyncio.Transport", transport))
     end = time.monotonic() + LONGEST_LULL / 2
     for packet in (b"1", b"2", b"3"):

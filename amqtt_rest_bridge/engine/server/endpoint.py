@@ -366,19 +366,20 @@ class ServerEndpoint:
         A request that comes while the first one with its key is under way waits. If the first one fails, the waiting
         one is published.
         """
-        keeps, is_usual = self._shared.host.keeps, self._answer is not None and self._event.reply_topic is None
+        seen_keys = self._shared.host.seen_keys
+        is_usual = self._answer is not None and self._event.reply_topic is None  # then its answer need not be kept
         seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
         late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
         try:
             if key is None:
                 return self._note_success(request, await self._publish_in_turn(request, publication, answer))
             async with self._shared.turns.turn(key, seconds, late):
-                kept = keeps.answer(key)
+                kept = seen_keys.answer(key)
                 if kept is None:
                     answer = await self._publish_in_turn(request, publication, answer)
                     small = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
                     kept = b"" if is_usual else msgpack.encode((small.status, small.headers, small.body))
-                    keeps.keep(key, float(self._event.dedupe_for), kept)
+                    seen_keys.keep(key, float(self._event.dedupe_for), kept)
                 else:
                     request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
                     answer = _read_kept_answer(kept) or self._answer or answer

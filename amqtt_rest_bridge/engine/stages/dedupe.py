@@ -22,8 +22,8 @@ def dedupe_key(event: EventName, text: bytes) -> bytes | None:
 class Claims:
     """The claims on keys: one at a time for each key. A call has one at most, so their number is bounded."""
 
-    def __init__(self, keeps: Keeps) -> None:
-        self._keeps = keeps
+    def __init__(self, seen_keys: Keeps) -> None:
+        self._seen_keys = seen_keys
         self._waiting: dict[bytes, deque[Call]] = {}  # calls that wait for a claim to end, by its key
 
     def make(self, key: bytes, call: Call) -> KeyClaim | None:
@@ -34,7 +34,7 @@ class Claims:
         if key in self._waiting:
             self._waiting[key].append(call)
             return None
-        was_seen = self._keeps.answer(key) is not None
+        was_seen = self._seen_keys.answer(key) is not None
         if not was_seen:
             self._waiting[key] = deque()
         return KeyClaim(key, was_seen)
@@ -42,7 +42,7 @@ class Claims:
     def end(self, key: bytes, seconds: float, *, is_done: bool) -> None:
         """End a claim. If its call has succeeded, the key counts as seen, else the next call has the claim."""
         if is_done:
-            self._keeps.keep(key, seconds, b"")
+            self._seen_keys.keep(key, seconds, b"")
         waiting = deque(call for call in self._waiting.pop(key) if not call.has_ended)
         while waiting:
             call = waiting.popleft()
