@@ -167,8 +167,9 @@ class PrivateEndpoint:
         if not receivers:
             return
         now, refused = time.time(), None
-        is_first = first_received is None
-        message = Message(topic, payload, now) if is_first else message_at(topic, payload, now, first_received)
+        message = Message(topic, payload, now)
+        if first_received is not None:
+            message = message_at(topic, payload, now, first_received)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
             message, refused = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))

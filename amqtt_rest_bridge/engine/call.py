@@ -1,14 +1,14 @@
 """The life of a call, from top to bottom: offered, admitted, its turn, its attempts, its end.
 
-    offer -> _admit -> _arrive -> _queue -> _run: _attempt -> its result is published, its message released
-                |                    ^               |
-                v refuse             +- _try_again <-+
+    offer -> _admit -> _queue_admitted -> _queue_for_place -> _run: _attempt -> result published, message released
+                |                                ^                     |
+                v refuse                         +---- _try_again <----+
 
 A route has `workers` places. A call with a place is a task (`_run`): it has the place from the building of its request
 until the broker has acknowledged the result. A call without a place is an entry of one queue, not a task: it waits for
 room, for the calls before it in its line (ORDERED), for its examination, for its batch, for a place, for a target that
-is down, or for the time of its next attempt. Then it comes to `_queue` again. Once a batch is closed, a `Batch` goes
-this way in place of its calls.
+is down, or for the time of its next attempt. Then it comes to `_queue_for_place` again. Once a batch is closed, a
+`Batch` goes this way in place of its calls.
 
 A call ends in one of three ways. Most have a verdict: `_run` ends them, or `_end_without_place` where they send
 nothing. `refuse` ends a call that was not admitted; `_leave_to_source` one whose source delivers the message again.
@@ -129,9 +129,10 @@ class RouteCalls:
         if delivery is not None:
             delivery.hold()
         size, number = max(size, len(message.payload)), next(self._shared.numbers)
-        return Call(number, self._queue, self.definition.events[event], message, size, hops, delivery)
+        return Call(number, self._queue_for_place, self.definition.events[event], message, size, hops, delivery)
 
     def _admit(self, call: Call) -> None:
+        """Admit a call, queue it for room, or refuse it. Where the source heeds the room, a call is always admitted."""
         delivery, failure = call.delivery, None
         if call.hops >= MAX_HOPS:
             went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
@@ -146,7 +147,7 @@ class RouteCalls:
             if failure is not None and self._room_queue.add(call):
                 return
         if failure is None:
-            self._arrive(call)
+            self._queue_admitted(call)
         else:
             self.refuse(call, failure)
 
@@ -160,7 +161,7 @@ class RouteCalls:
 
     # It waits for a place.
 
-    def _arrive(self, call: Call) -> None:
+    def _queue_admitted(self, call: Call) -> None:
         """Queue a call that was admitted: in its line if its event is ORDERED, for its batch if it has BATCH_SIZE."""
         self._open[call.number] = call
         if call.delivery is not None and (call.event.is_lossless or call.delivery.has_key):
@@ -170,10 +171,10 @@ class RouteCalls:
         if call.event.event.batch_size is not None:
             self._examine(call)
         elif not call.event.is_in_order or self._order.enter(call):
-            self._queue(call)
+            self._queue_for_place(call)
 
-    def _queue(self, call: Call) -> None:
-        """Queue a call for a place. With RATE_LIMIT, examine it first: a call that sends nothing takes no turn."""
+    def _queue_for_place(self, call: Call) -> None:
+        """Queue a call for a place. With RATE_LIMIT it is examined first: if it sends nothing, it takes no turn."""
         if call.has_ended or self._is_stopping:
             return
         if self._pace is not None and not isinstance(call, Batch):
@@ -206,7 +207,7 @@ class RouteCalls:
             except Exception:
                 log.exception("%s: unexpected error", call.event.label)
                 verdict = call.event.fail_unexpectedly(call)
-            if call.number not in self._open:  # meanwhile its source has taken the message back
+            if call.number not in self._open:  # meanwhile its source has dropped the message
                 continue
             if verdict is not None:
                 self._end_without_place(call, verdict)
@@ -226,7 +227,7 @@ class RouteCalls:
             del self._open[call.number]
         self._open[batch.number] = batch
         if not batch.event.is_in_order or self._order.enter(batch):
-            self._queue(batch)
+            self._queue_for_place(batch)
 
     def _give_places(self) -> None:
         """Begin waiting calls, the first of the queue first, while there are free places: each becomes a task."""
@@ -378,15 +379,15 @@ class RouteCalls:
             note("its halves are sent")
             second = halve(call)
             self._open[second.number] = second
-            self._queue(call)
+            self._queue_for_place(call)
             if second.line is None:
-                self._queue(second)
+                self._queue_for_place(second)
             else:
                 self._order.enter_next(second)
         elif self._breaker is not None and self._breaker.hold(call):
             note("retry by the breaker")
         else:
-            self._clock.later(verdict.seconds, partial(self._queue, call))
+            self._clock.later(verdict.seconds, partial(self._queue_for_place, call))
             note(f"retry in {verdict.seconds:.1f} s")
 
     # It ends.
@@ -405,7 +406,7 @@ class RouteCalls:
     def _release_all(self, call: Call, ended: list[tuple[Call, Verdict]], published: Verdict | None = None) -> None:
         """Release the messages of a call or batch that has ended.
 
-        A message with a failure payload is released once that is published; the one of `published` was already.
+        A message with a failure payload is released once that is published. What `published` holds has been published.
         """
         self._close(call)
         for one, own in ended:
@@ -439,7 +440,7 @@ class RouteCalls:
         if call.line is not None:
             following = self._order.leave(call)
             if following is not None:
-                self._queue(following)
+                self._queue_for_place(following)
 
     def _free_room(self, call: Call) -> None:
         """Free the room of a call that has ended, and admit calls that wait for room."""
@@ -447,7 +448,7 @@ class RouteCalls:
         self._admission.release(call.size)
         if self._admission.awaiting_room:
             for one in self._room_queue.admitted():
-                self._arrive(one)
+                self._queue_admitted(one)
         if call.event.client is not self.definition.client and call.event.client is not None:
             call.event.client.close()  # of a definition that a reload has replaced
 
@@ -494,7 +495,7 @@ class RouteCalls:
             self._breaker.workers = workers
         waiting, self._ordered_waiting = self._ordered_waiting, []
         for call in waiting:
-            self._queue(call)
+            self._queue_for_place(call)
 
     def drop_calls(self) -> None:
         """Drop waiting calls whose source has dropped the message. Close open batches, so that the others are sent."""

@@ -52,10 +52,10 @@ _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itse
 class Verdict(Struct, frozen=True):
     """What follows an attempt: the end of its call, or with `RETRYING` another attempt, `seconds` from now.
 
-    With `is_halved` the server has refused a batch, so that its halves are sent instead.
-    `status` is the HTTP status, None without a response. `failure` is None unless the attempt failed; like
-    `publication` it holds no secrets of the route. `skipped` is the code and sentence of a call that sends nothing.
-    `request` and `response` are those of the attempt, with secrets: records mask them.
+    With `is_halved` a batch was refused or too large: its halves are sent instead. `status` is the HTTP status, None
+    without a response. `failure` is None unless the attempt failed; like `publication` it holds no secrets of the
+    route. `skipped` is the code and sentence of a call that sends nothing. `request` and `response` are those of the
+    attempt, with secrets: records mask them.
     """
 
     outcome: Outcome

@@ -160,7 +160,7 @@ class _BlockReader:
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
-            self._open_config(node, node.name.text)
+            self._open_unnamed_block(node, node.name.text)
 
     def _open_event(self, node: StatementNode) -> None:
         """Open an event; report a name that no event can have, or that another one has."""
@@ -184,8 +184,8 @@ class _BlockReader:
             hint = "leave the comma out" if name.text.endswith(",") else f"leave the {name.text[-1]} out"
         self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
 
-    def _open_config(self, node: StatementNode, name: str) -> None:
-        """Open a block without a name; report what is behind it, and a second block of its kind."""
+    def _open_unnamed_block(self, node: StatementNode, name: str) -> None:
+        """Open a block that takes no name, unlike an event; report text behind it, and a second block of its kind."""
         first = node.pieces[0] if node.pieces else None
         setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
         broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()

@@ -214,7 +214,7 @@ def decode_path(path: str) -> tuple[str, ...]:
             segment
             if "%" not in segment and segment.isascii()
             else unquote_to_bytes(segment.encode("latin-1")).decode()
-            for segment in path[1:].split("/")  # the characters of which are the bytes that were sent
+            for segment in path[1:].split("/")  # each character is a byte that was sent
         )
     except UnicodeError:
         raise RequestRefusedError(refuse(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8")) from None
@@ -263,7 +263,7 @@ class ServerEndpoint:
 
     def __init__(self, route: Route, event: ServerEvent, shared: SharedByEndpoints) -> None:
         self.checks = CallerChecks(route, event, shared.host.limits.max_body_bytes)
-        self._check = None if event.schema_file is None else checker_of(event.schema_file)
+        self._check_schema = None if event.schema_file is None else checker_of(event.schema_file)
         self._route = route
         self._event = event
         self._shared = shared
@@ -292,6 +292,7 @@ class ServerEndpoint:
             return self.note_failure(request, failure)
 
     def _respond(self, request: EventRequest) -> Answer:
+        """Answer a request, or publish it and answer later; raises for one that is refused, skipped or fails."""
         http, event = request.http, self._event
         if (cors := self.checks.cors) is not None:
             request.answer_headers = cors.answer_headers(http.headers.get("origin"))
@@ -301,7 +302,7 @@ class ServerEndpoint:
             return self._note_success(request, self._reading.answer(http, topic))
         if not http.may_wait:  # too many requests of the port wait already, and this one would wait for the broker
             raise RequestRefusedError(overloaded())
-        if self._check is not None and (faults := self._check(request.content())):
+        if self._check_schema is not None and (faults := self._check_schema(request.content())):
             raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
         if event.when is not None and not is_true(event.when, request.values()):
             raise SkippedError(*why_false(event.when, request.values(), masker_of(self._route).value))
@@ -388,7 +389,11 @@ class ServerEndpoint:
         return self._note_success(request, answer)
 
     async def _publish_in_turn(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
-        """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come."""
+        """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come.
+
+        MQTT 5 carries the correlation data that identify a reply. Otherwise a reply belongs to the only request on its
+        topic: REPLY_TOPIC with `{request_id}` is a topic for each request, on any other topic they take turns.
+        """
         text = self._event.reply_topic
         if text is None:
             await self._publish(publication)
@@ -409,7 +414,10 @@ class ServerEndpoint:
     async def _publish_and_await_reply(
         self, publication: Publication, topic: str, correlation: bytes | None, *, takes_unmarked: bool
     ) -> Response:
-        """Publish a request, and return the reply that comes on a topic within REQUEST_TIMEOUT."""
+        """Publish a request, and return the reply that comes on a topic within REQUEST_TIMEOUT.
+
+        With `takes_unmarked` a reply without correlation data counts, too.
+        """
         seconds = self._route.config.request_timeout
         with self._shared.replies.expect(topic, correlation, takes_unmarked=takes_unmarked) as reply:
             await self._publish(publication)

@@ -115,7 +115,7 @@ class Batches:
         if batch is None:
             body = event.body.source if event.body is not None else ""
             batch = self._open[event.name] = _OpenBatch([], _FIXED_BYTES + len(body.encode()))
-            self._clock.later(event.batch_seconds, partial(self._close_late, event.name, batch))
+            self._clock.later(event.batch_seconds, partial(self._close_overdue, event.name, batch))
         batch.calls.append(call)
         batch.size += size
         most = event.batch_size or 1
@@ -146,7 +146,7 @@ class Batches:
         """Return the group of a call, which its key begins with; None for a call that can be in any batch."""
         return call.key[:-4] if self._has_groups and call.key is not None else None
 
-    def _close_late(self, event: str, batch: _OpenBatch) -> None:
+    def _close_overdue(self, event: str, batch: _OpenBatch) -> None:
         """Close a batch whose BATCH_SECONDS are over, if it is still open."""
         if self._open.get(event) is batch:
             self.close(event)
