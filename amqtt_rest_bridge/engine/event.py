@@ -37,7 +37,7 @@ from amqtt_rest_bridge.lot.model import (
     RunKey,
     Try,
 )
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.engine.stages.batch import Items

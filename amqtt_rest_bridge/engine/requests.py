@@ -33,8 +33,7 @@ from amqtt_rest_bridge.lot.model import (
     Route,
     values_of,
 )
-from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText, place_of
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues, ResponseBody, ResultValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, PlaceholderText, ResponseBody, ResultValues, place_of
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
@@ -103,7 +102,8 @@ class RequestBuilder:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
         """
         url = self._url or self._url_for(values)
-        body = None if self._body is None else self._body.fill_bytes(values)
+        text = self._body
+        body = None if text is None else values.payload if text.is_payload else text.fill_bytes(values)
         if body is not None and len(body) > self._max_body_bytes:
             message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
             raise REQUEST_TOO_LARGE.error(message, unsent=True)

@@ -11,9 +11,9 @@ from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.parsing import offset_of, parse_condition, unescape
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
+from amqtt_rest_bridge.lot.placeholders.formats import JsonNumber
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place
-from amqtt_rest_bridge.lot.placeholders.values import JsonNumber
 from amqtt_rest_bridge.spelling import question
 
 _NAME: Final = "WHEN"

@@ -18,8 +18,7 @@ from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.placeholders.conditions import is_true
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, parse
 from amqtt_rest_bridge.lot.sources import Source
 from amqtt_rest_bridge.topics import TopicIndex, filter_matches
 

@@ -8,8 +8,7 @@ import pytest
 from amqtt_rest_bridge.engine.stages.batch import Items, batch_key
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, PlaceholderText, parse
 from tests.engine.host import LATE, Rig, Runs, Source, text
 
 Rigs = Callable[..., Rig]

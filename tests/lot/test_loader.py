@@ -9,7 +9,7 @@ from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.lot.evaluation import Environment, NotAvailableError
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 from amqtt_rest_bridge.lot.sources import Source
 from amqtt_rest_bridge.spelling import closest
 from tests.support.documents import codes, page, section

@@ -6,8 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues, RequestValues, Values
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, RequestValues, Values, parse
 
 PAYLOAD = b"""{"text": "a \\"b\\"/c&d=e", "n": 21.50, "big": 12345678901234567890.123, "yes": true, "none": null,
  "list": [1, {"x": "y"}], "a": {"b": [{"c": 1}]}, "a.b": {"c": 2}, "0": "zero", "empty": "", "e": "gr\xc3\xbc\xc3\x9f",

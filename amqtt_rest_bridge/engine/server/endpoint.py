@@ -62,8 +62,7 @@ from amqtt_rest_bridge.http.exchange import (
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.conditions import is_true, why_false
-from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
-from amqtt_rest_bridge.lot.placeholders.values import RequestValues
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText, RequestValues
 from amqtt_rest_bridge.lot.schemas import checker_of
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
 from amqtt_rest_bridge.engine.event import Attempts, Batch, Call, PreparedEvent, Stage, Verdict
 from amqtt_rest_bridge.engine.needs import Clock, Outcome
 from amqtt_rest_bridge.errors import FailureCode
+from amqtt_rest_bridge.lot.placeholders.formats import from_json, to_json
 from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
-from amqtt_rest_bridge.lot.placeholders.values import BatchValues, MessageValues, from_json, to_json
+from amqtt_rest_bridge.lot.placeholders.text import BatchValues, MessageValues, Place, PlaceholderText, parse
 
 BAD_ITEM_STATUSES: Final = (400, 413, 422)
 """Statuses with which a server may refuse a batch because of one item."""

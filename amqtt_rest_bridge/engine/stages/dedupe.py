@@ -10,8 +10,7 @@ from amqtt_rest_bridge.engine.event import Call, HeldError, KeyClaim, SkippedErr
 from amqtt_rest_bridge.engine.needs import Keeps, Outcome
 from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
-from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, PlaceholderText
 
 
 def dedupe_key(event: EventName, text: bytes) -> bytes | None:

@@ -9,8 +9,7 @@ from typing import Final
 
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Verdict
 from amqtt_rest_bridge.engine.needs import Clock, Outcome
-from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, PlaceholderText
 
 MOST_TOPICS: Final = 100_000
 """Topics whose last text is known; new ones push out the ones that were sent longest ago."""

@@ -2,7 +2,7 @@
 
 from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
 from amqtt_rest_bridge.engine.event import Call, Stage
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 from amqtt_rest_bridge.lot.schemas import Schema, checker_of
 
 

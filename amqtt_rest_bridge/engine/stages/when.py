@@ -3,7 +3,7 @@
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, why_false
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 
 
 class When(Stage):

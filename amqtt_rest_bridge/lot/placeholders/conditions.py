@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from amqtt_rest_bridge.errors import CallError, on_one_line
+from amqtt_rest_bridge.lot.placeholders.formats import JsonNumber, JsonValue, from_json, to_json
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
-from amqtt_rest_bridge.lot.placeholders.values import JsonNumber, JsonValue, Values, from_json, to_json
+from amqtt_rest_bridge.lot.placeholders.text import Values
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,45 @@
-"""Texts with placeholders: parsed once at load into pieces, joined for every message or request. Pure; any thread.
+"""Texts with placeholders, and the values that fill them. Pure.
+
+A text is parsed once at load, into pieces, which are joined for every message or request. The values are a message, a
+request or a response; each part of it is parsed at most once, when it is needed.
 
 A value never changes the shape of the text that it is inserted into: it is escaped for its place, by the functions of
 `ESCAPES`, or refused where escaping is not possible.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import ClassVar, TypeGuard
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue, topics
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CONTROL, BridgeError, CallError
-from amqtt_rest_bridge.lot.placeholders.kinds import AT_LOAD, RAW, RAWS, Mode, Placeholder, recognise
-from amqtt_rest_bridge.lot.placeholders.values import JsonNumber, JsonValue, Values, default_of, json_string, to_json
+from amqtt_rest_bridge.lot.placeholders.formats import (
+    JsonNumber,
+    JsonValue,
+    first_record,
+    from_json,
+    json_string,
+    look_up,
+    to_json,
+)
+from amqtt_rest_bridge.lot.placeholders.kinds import (
+    AT_LOAD,
+    BATCH_LINES,
+    RAW,
+    RAW_RESPONSE,
+    RAWS,
+    Mode,
+    Placeholder,
+    recognise,
+)
+from amqtt_rest_bridge.times import rfc3339
 
 _BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
 _JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
@@ -126,6 +149,220 @@ ESCAPES: Mapping[Place, Callable[[Placeholder, JsonValue], str]] = MappingProxyT
 # Texts.
 
 
+# Values: a message, a request, a response.
+
+
+def default_of(placeholder: Placeholder) -> JsonValue:
+    """Return the default of a placeholder, None without one. Like a number it is inserted as it is in JSON."""
+    return None if placeholder.default is None else JsonNumber(placeholder.default)
+
+
+class Values(Struct, eq=False):
+    """Base of all kinds: a payload with a time, Unix seconds. For one thread: it caches what it parsed."""
+
+    payload: bytes
+    timestamp: float
+    text: str | None = None
+    """The payload as text, None until it is needed."""
+    json: tuple[JsonValue] | None = None
+    """The payload as JSON, in a tuple, since its value may be None."""
+    _noun: ClassVar[str] = "payload"
+
+    def get(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of a placeholder.
+
+        Raises:
+            CallError: `placeholder_unresolved`, it has none.
+        """
+        root = placeholder.root
+        if root == RAW:
+            return self._payload_text(placeholder)
+        if root == "json":
+            return self._json_field(placeholder)
+        if root.startswith("timestamp"):
+            milliseconds = round(self.timestamp * 1000)
+            if root == "timestamp.unix_ms":
+                return JsonNumber(milliseconds)
+            return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self.timestamp)
+        return self._get_own(placeholder)
+
+    def get_or_default(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of a placeholder, its default where the value is missing or null.
+
+        Raises:
+            CallError: `placeholder_unresolved`, it has neither.
+        """
+        try:
+            value = self.get(placeholder)
+        except CallError:
+            if placeholder.default is None:
+                raise
+            value = None
+        return default_of(placeholder) if value is None else value
+
+    def raw(self, placeholder: Placeholder) -> bytes:  # noqa: ARG002  # a batch and a result have others
+        """Return the bytes of `{payload}`, `{value}`, `{body}` or `{response.body}`."""
+        return self.payload
+
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        raise NotImplementedError
+
+    def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        """Return the error for a placeholder without a value."""
+        message = f"{{{placeholder.name}}} has no value: {reason}"
+        return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint, unsent=True)
+
+    def _payload_text(self, placeholder: Placeholder) -> str:
+        """Return the payload as text."""
+        if self.text is None:
+            try:
+                self.text = self.payload.decode()
+            except UnicodeDecodeError as error:
+                reason = f"the {self._noun} is not UTF-8 text"
+                raise self.unresolved(placeholder, reason, catalogue.BINARY_VALUE.hint) from error
+        return self.text
+
+    def _json_field(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of `{value.json.x}`, or of the whole JSON."""
+        if self.json is None:
+            try:
+                self.json = (from_json(self._payload_text(placeholder)),)
+            except ValueError as error:
+                reason, hint = f"the {self._noun} is not JSON", f"Send a JSON {self._noun}."
+                raise self.unresolved(placeholder, reason, hint) from error
+        (value,) = self.json
+        if not placeholder.argument:
+            return value
+        try:
+            return look_up(value, placeholder.argument)
+        except LookupError as error:
+            reason = f"the {self._noun} has no field {placeholder.argument}"
+            raise self.unresolved(placeholder, reason, catalogue.MISSING_FIELD.hint) from error
+
+
+class MessageValues(Values, kw_only=True):
+    """The values of a message, for client mode; `user` are its user properties."""
+
+    topic: str
+    user: Sequence[tuple[str, str]] = ()
+    csv: list[str] | None = None
+
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        if placeholder.root == "topic":
+            return self.topic
+        if placeholder.root == "csv":
+            if self.csv is None:
+                try:
+                    self.csv = first_record(self._payload_text(placeholder))
+                except ValueError as error:
+                    reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
+                    raise self.unresolved(placeholder, reason, hint) from error
+            if (number := int(placeholder.argument)) >= len(self.csv):
+                reason = f"the payload's first record has {len(self.csv)} field(s)"
+                raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
+            return self.csv[number]
+        if placeholder.root == "property":
+            found = [value for name, value in self.user if name == placeholder.argument]
+            if not found:
+                reason = f"the message has no user property {placeholder.argument}"
+                raise self.unresolved(placeholder, reason, catalogue.MISSING_PROPERTY.hint)
+            return found[-1]
+        if placeholder.root != "level":
+            raise self.unresolved(placeholder, "there is no response", catalogue.MISSING_RESPONSE.hint)
+        levels = self.topic.split("/")
+        number = int(placeholder.argument)
+        if number > len(levels):
+            reason = f"the topic has only {len(levels)} levels"
+            raise self.unresolved(placeholder, reason, catalogue.MISSING_LEVEL.hint)
+        return levels[number - 1]
+
+
+class BatchValues(MessageValues, kw_only=True):
+    """The values of a batch: its items, as `engine.stages.batch.Items` makes them."""
+
+    items: Sequence[bytes]
+
+    def raw(self, placeholder: Placeholder) -> bytes:
+        """Return the items as one JSON array, or one a line."""
+        if placeholder.root == BATCH_LINES:
+            return b"".join([item + b"\n" for item in self.items])
+        return b"[" + b",".join(self.items) + b"]"
+
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        return JsonNumber(len(self.items)) if placeholder.root == "batch.size" else self.raw(placeholder).decode()
+
+
+_ROOTS_IN_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}
+
+
+class ResultValues(MessageValues, kw_only=True):
+    """The values of a message and of the response to its request; repeated headers are joined."""
+
+    status: int
+    headers: Iterable[tuple[str, str]]
+    response: "ResponseBody"
+
+    def raw(self, placeholder: Placeholder) -> bytes:
+        """Return the bytes of the payload or of the response."""
+        return self.response.payload if placeholder.root == RAW_RESPONSE else self.payload
+
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        root = placeholder.root
+        if root in _ROOTS_IN_RESPONSE:
+            return self.response.get(replace(placeholder, root=_ROOTS_IN_RESPONSE[root]))
+        if root == "response.status":
+            return JsonNumber(self.status)
+        if root == "response.header":
+            found = [value for name, value in self.headers if name.lower() == placeholder.argument]
+            if not found:
+                raise self.response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
+            return ", ".join(found)
+        return super()._get_own(placeholder)
+
+
+class ResponseBody(Values):
+    """The body of a response. Its errors differ: when a value is missing, the request has been sent already."""
+
+    _noun: ClassVar[str] = "response"
+
+    def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
+        """Return the error for a placeholder without a value."""
+        message = f"{{{placeholder.name}}} has no value: {reason}"
+        hint = f"See what the server sends, and correct the route, or write a default: {{{placeholder.name}|text}}"
+        return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint)
+
+
+class RequestValues(Values, kw_only=True):
+    """The values of a request, for server mode; all text is percent-decoded, header names are in lower case."""
+
+    method: str
+    path: str
+    path_parameters: Mapping[str, str]
+    query: Mapping[str, Sequence[str]]
+    headers: Mapping[str, str]
+    request_id: str
+    _noun: ClassVar[str] = "request body"
+
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        root, name = placeholder.root, placeholder.argument
+        if root == "query":
+            found = self.query.get(name, ())
+            return self._require(placeholder, found[-1] if found else None, f"query parameter {name}")
+        if root == "header":
+            return self._require(placeholder, self.headers.get(name), f"header {name}")
+        if root == "path.x":
+            return self._require(placeholder, self.path_parameters.get(name), f"path parameter {name}")
+        return {"method": self.method, "path": self.path, "request_id": self.request_id}[root]
+
+    def _require(self, placeholder: Placeholder, value: str | None, what: str) -> str:
+        if value is None:
+            raise self.unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
+        return value
+
+
+# Texts.
+
+
 class LoneBackslashError(BridgeError):
     r"""In a JSON string a value follows a single backslash, which would escape the value's own first escape.
 
@@ -216,8 +453,6 @@ class PlaceholderText:
         Raises:
             CallError: as for `fill`.
         """
-        if self.is_payload:
-            return values.payload
         if len(self.pieces) == 1 and _is_raw(piece := self.pieces[0]):
             return values.raw(piece)
         if self.place is not Place.TEXT:

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, why_false
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, for_all
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording

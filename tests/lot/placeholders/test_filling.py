@@ -6,8 +6,7 @@ from amqtt_rest_bridge.engine.failures import failure_publication
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import ClientEvent, Message, Method
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, parse
 from tests.support.placeholder_values import PAYLOAD, failure, fill, message, request
 
 

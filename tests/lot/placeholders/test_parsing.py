@@ -10,11 +10,11 @@ from amqtt_rest_bridge.lot.placeholders.text import (
     LoneBackslashError,
     Place,
     PlaceholderText,
+    Values,
     parse,
     place_of,
     placeholders_at_load,
 )
-from amqtt_rest_bridge.lot.placeholders.values import Values
 from tests.support.placeholder_values import message
 
 

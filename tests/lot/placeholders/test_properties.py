@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.placeholders.values import MessageValues, RequestValues
+from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, RequestValues, parse
 from amqtt_rest_bridge.topics import check_topic_name
 
 NASTY = st.sampled_from(

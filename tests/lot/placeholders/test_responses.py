@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example
 
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.placeholders.values import ResponseBody, ResultValues
+from amqtt_rest_bridge.lot.placeholders.text import Place, ResponseBody, ResultValues, parse
 from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, fill, for_all, payload_of
 from tests.support.placeholder_values import fill as filled
 
