@@ -23,6 +23,7 @@ _PLACEHOLDER: Final = re.compile(
     r"|request_id)(?:[.|][^{}\n]{0,256})?\}"
 )
 _DEFAULT: Final = re.compile(r"\{(?:env|secret)\.[^{}|]*\|([^{}]*)\}")
+_ASKED: Final = re.compile(r"\{(env|secret)\.([^{}|]+)")
 _FILLED: Final = re.compile(r"\{[^{}\s]+\}")
 _SEGMENT: Final = re.compile(r"\{[^{}/\n]{1,256}\}")
 _SIGNATURES: Final = {
@@ -59,7 +60,7 @@ class Flow:
 
 
 class Drawing(NamedTuple):
-    """What the routes of a template do.
+    """What the routes of a template do, and the variables (`env`) and secrets that they ask for, by name.
 
     `missing` is how many routes are not drawn, or not with all of their events. With `has_samples` their text holds a
     credential, which `rest-bridge install` refuses unless it is allowed.
@@ -67,6 +68,7 @@ class Drawing(NamedTuple):
 
     flows: Sequence[Flow]
     missing: int
+    asked: Mapping[str, str]
     has_samples: bool = False
 
 
@@ -74,6 +76,7 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     """Return what the routes in the cells of notebooks do."""
     found: list[Flow] = []
     missing, left = 0, _MOST_READ
+    asked: dict[str, str] = {}
     has_samples = False
     for text in chain.from_iterable(lot_texts(json.loads(notebook.cells)) for notebook in notebooks):
         left -= len(text)
@@ -81,12 +84,15 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
         for route in routes_in(text) if len(found) < _MOST and left >= 0 else ():
             drawn = list(flows(route))
             found += drawn
+            headers = (pair for event in route.events for pair in event.headers)
+            for _, written in chain(route.config.items(), *(event.settings.items() for event in route.events), headers):
+                asked |= {name: source for source, name in _ASKED.findall(written)}
             for credential in route.credentials:  # one that everybody can read, also as a default
                 plain = _DEFAULT.sub(r"\1", credential)
                 has_samples = has_samples or bool(plain and not _FILLED.search(plain))
             whole += len(drawn) == len(route.events)
         missing += max(0, defined_routes(text).count("REST_API") - whole)
-    return Drawing(found, missing, has_samples)
+    return Drawing(found, missing, asked, has_samples)
 
 
 def flows(route: WrittenRoute) -> Iterator[Flow]:

@@ -156,7 +156,15 @@ def test_a_read_event_is_drawn_from_its_topic_to_the_request_it_answers() -> Non
 def test_a_route_whose_modes_hang_on_a_variable_is_not_drawn_but_counted() -> None:
     text = BASIC.replace('"true"', 'GET ENV "ON"')
     drawn = drawing([notebook([{"value": text}, {"language": "markdown", "value": BASIC}])])
-    assert (len(drawn.flows), drawn.missing) == (0, 1)
+    assert (len(drawn.flows), drawn.missing, drawn.asked) == (0, 1, {"ON": "env"})
+
+
+def test_what_routes_ask_for_is_named_once_with_what_it_is() -> None:
+    text = BASIC + (
+        '        WITH BODY \'{"site": "{env.SITE|none}", "again": "{env.SITE}"}\'\n        WITH HEADERS\n'
+        '            ADD X-Key "Bearer " + GET SECRET "key" // GET SECRET "unused"\n'
+    )
+    assert drawing([notebook([{"value": text}])]).asked == {"SITE": "env", "key": "secret"}
 
 
 PARTS = ["DEFINE", "ROUTE", "WITH", "ADD", " ", "\n", '"', "'", "/*", "*/", "//", "\\", "a", "+", "GET", "ENV", "{env."]
