@@ -40,7 +40,7 @@ GONE_SECONDS: Final = 3.0
 """A worker whose presence was removed may connect again within this time; then its slots are free."""
 _REPEAT_SECONDS: Final = 2.0  # until a claim or grant that has not come back is published again
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: after a longer pause this worker itself was suspended
-_DEAF_PART: Final = 1 / 6  # of `adopt_seconds`: a worker that does not hear itself for so long claims nothing
+_UNHEARD_PART: Final = 1 / 6  # of `adopt_seconds`: a worker that does not hear itself for so long claims nothing
 MOST_WORKERS: Final = 1024
 """How many workers of a group are known, at most: anyone may forge notices where the broker does not forbid it."""
 
@@ -193,12 +193,13 @@ class KnownWorkers:
         self._connected: float | None = None  # since when
         self._silence_seconds = math.inf  # if the broker hears nothing for so long, it publishes this worker's will
         self._next_presence = 0.0  # when this worker publishes its presence again
-        self._deaf_since: float | None = None  # since when the last published presence has not come back
+        self._unheard_since: float | None = None  # since when the last published presence has not come back
         self._last_look = 0.0  # when `exclude_pause` was called last
 
     def connection_changed(self, now: float) -> None:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
-        self._connected = self._deaf_since = None
+        self._connected = self._unheard_since = None
+        # The will may have removed this worker's presence now.
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
         for known in self._known.values():
             known.has_come = False
@@ -215,9 +216,9 @@ class KnownWorkers:
         is_one_too_many = known is None and not is_own and len(self._known) >= MOST_WORKERS
         if presence is not None and presence.worker == worker and not is_one_too_many:
             self._known[worker] = _KnownWorker(presence, now)
-            if is_own and self._deaf_since is not None:
-                self.ordered_until = self._deaf_since + min(self._adopt_seconds, self._silence_seconds)
-                self._deaf_since = None
+            if is_own and self._unheard_since is not None:
+                self.ordered_until = self._unheard_since + min(self._adopt_seconds, self._silence_seconds)
+                self._unheard_since = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
         if not payload and is_own:
@@ -228,11 +229,11 @@ class KnownWorkers:
         self.own, self._next_presence = replace(self.own, routes=routes, every=every), -math.inf
 
     def renew(self, now: float, clock: float) -> Notice | None:
-        """Return this worker's presence when it is to be published again, and forget workers that are long gone."""
+        """Return this worker's presence if it is time to publish it again, else None; forget workers long gone."""
         if now < self._next_presence:
             return None
         self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence_seconds / 2)
-        self._deaf_since = now if self._deaf_since is None else self._deaf_since
+        self._unheard_since = now if self._unheard_since is None else self._unheard_since
         long_ago = now - 2 * self._adopt_seconds
         self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
         return self.notice(clock)
@@ -255,20 +256,20 @@ class KnownWorkers:
         """Return whether there is a connection on which all retained notices have come."""
         return self._connected is not None
 
-    def deaf_seconds(self, now: float) -> float:
-        """Return how long this worker's presence has been published without coming back, 0 once it has come back."""
-        return 0.0 if self._deaf_since is None else now - self._deaf_since
+    def unheard_seconds(self, now: float) -> float:
+        """Return how long ago this worker published the presence that has not come back to it, 0 if it has."""
+        return 0.0 if self._unheard_since is None else now - self._unheard_since
 
     def is_heard(self, now: float) -> bool:
         """Return whether this worker's own notices come back to it.
 
         If they do not, its connection carries nothing, and the other workers will soon take its slots.
         """
-        return self.deaf_seconds(now) < max(self._adopt_seconds / 2, 1.0)
+        return self.unheard_seconds(now) < max(self._adopt_seconds / 2, 1.0)
 
     def is_cut_off(self, now: float) -> bool:
         """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
-        return self.deaf_seconds(now) >= max(self._adopt_seconds, self._silence_seconds)
+        return self.unheard_seconds(now) >= max(self._adopt_seconds, self._silence_seconds)
 
     def candidates(self, now: float) -> dict[str, Presence]:
         """Return the living workers that can be given slots, by id: those that do not leave."""
@@ -425,7 +426,7 @@ class Leases:
             for slot in self._slots:
                 slot.is_due |= slot.holder == self.worker
         # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
-        may_claim = self.workers.deaf_seconds(now) < self._adopt_seconds * _DEAF_PART
+        may_claim = self.workers.unheard_seconds(now) < self._adopt_seconds * _UNHEARD_PART
         holders, wanted = self._holders(now), self._shares(now)
         for number, slot in enumerate(self._slots):
             is_late = now - slot.published >= _REPEAT_SECONDS

@@ -187,6 +187,7 @@ class _BlockReader:
     def _open_unnamed_block(self, node: StatementNode, name: str) -> None:
         """Open a block that takes no name, unlike an event; report text behind it, and a second block of its kind."""
         first = node.pieces[0] if node.pieces else None
+        # What follows in the same line may be a setting that only lacks its WITH.
         setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
         broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()
         if first is not None and broken:

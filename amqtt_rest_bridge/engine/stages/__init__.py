@@ -46,7 +46,7 @@ def prepare(
         OnChange(event.on_change, event.on_change_for, host.clock) if event.on_change is not None else None,
         Signed(event.signature) if event.signature is not None else None,
         TriedAgain(route, event, host) if tries_again else None,
-        Split(refused=event.batch_split) if event.batch_size is not None else None,
+        Split(halves_refused=event.batch_split) if event.batch_size is not None else None,
     )
     own = [stage for stage in stages if stage is not None]
     items = None if event.batch_size is None or event.body is None else Items(event.batch_item, event.body)

@@ -137,7 +137,7 @@ class Batches:
                 self.close(name)
 
     def close_all(self, *, lossless: bool = True) -> None:
-        """Close the open batches, those of lossless routes too by default."""
+        """Close the open batches; without `lossless` only those of events that are not lossless."""
         for name, batch in list(self._open.items()):
             if lossless or not batch.calls[0].event.is_lossless:
                 self.close(name)
@@ -176,8 +176,8 @@ class Split(Stage):
     With BATCH_SPLIT a batch that the server refuses is halved too, until the faulty item is alone.
     """
 
-    def __init__(self, *, refused: bool) -> None:
-        self._refused = refused
+    def __init__(self, *, halves_refused: bool) -> None:
+        self._halves_refused = halves_refused
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return the given verdict, or one by which the halves of the batch are sent."""
@@ -186,5 +186,5 @@ class Split(Stage):
         if verdict.response is None:
             is_halved = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE
         else:
-            is_halved = self._refused and verdict.response.status in BAD_ITEM_STATUSES
+            is_halved = self._halves_refused and verdict.response.status in BAD_ITEM_STATUSES
         return replace(verdict, outcome=Outcome.RETRYING, is_halved=True) if is_halved else verdict
