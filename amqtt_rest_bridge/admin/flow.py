@@ -1,8 +1,9 @@
-"""The drawing of the routes: arrows from topic to route to HTTP to topic, through several routes too. Pure.
+"""The drawing of the routes: arrows lead from a topic to a route, to HTTP and to a topic, perhaps of another one. Pure.
 
-`edges` finds the arrows of routes, `drawing` places what they join. Each topic is one box. A route has a box for each
-of its events, with a server or endpoint of its own, so that the way of each message is seen. A box is in the first
-column to the right of all boxes that lead to it; in a circle one arrow goes back. Secrets are masked.
+`edges` finds the arrows of routes, `drawing` places the nodes that they join as boxes. Each topic is one box. A route
+has a box for each of its events, and each event a box of its server or endpoint, so that the ways of two events do not
+meet there. A box is in the first column to the right of all boxes that lead to it; in a circle one arrow leads back to
+the left. Secrets are masked.
 """
 
 import math
@@ -21,20 +22,20 @@ from amqtt_rest_bridge.topics import TopicIndex
 MOST_ROUTES: Final = 200
 _WIDTH: Final = 232
 _GAP: Final = 56  # between columns
-_ROOM: Final = 1216  # of a page; boxes whose texts are longer are wider as long as all columns fit
+_PAGE_WIDTH: Final = 1216  # columns with long texts are wider as long as all of them fit into it
 _ROW: Final = 40
 _HEIGHT: Final = 32
 _MARGIN: Final = 24
-_CHARACTER: Final = 7.2  # the width of one in a font of one width; wide ones count twice
+_CHARACTER: Final = 7.2  # the width of a character in the monospaced font; East Asian ones are twice as wide
 _PADDING: Final = 24
-_RATE: Final = 7  # of these are kept free for a rate, which may come later
-_ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
+_RATE: Final = 7  # characters of a route's box that are reserved for its rate, which may be empty now
+_ANY: Final = "\x01"  # in the place of text that a message fills in; no topic holds control characters
 
 
 class Node(NamedTuple):
     """What a box shows; `kind` is "topic", "route" or "http".
 
-    `owner` of a route with several events is its event; that of a server or endpoint is its route and event.
+    `owner` is the event for a route that has several events, route and event for a server or endpoint, else "".
     """
 
     kind: str
@@ -54,7 +55,7 @@ class Edge(NamedTuple):
 class Box:
     """A node in its place; `shown` is its text, cut to the `width`.
 
-    Of a route `health` and `note`, its rate, are set; `event` if it has several events.
+    Only the box of a route has a `health`, a `note`, which is its rate, and an `event`, if the route has several.
     """
 
     x: int
@@ -73,8 +74,8 @@ class Box:
 class Way:
     """What one route does, as a list for narrow pages.
 
-    `before` are the boxes that lead to it, `after` those that it leads to, `answers` where the answers of servers among
-    these go, `failures` where its failures go.
+    `before` are the boxes that lead to the route, `after` those that it leads to. `answers` are the topics of what the
+    servers in `after` answer, `failures` those of its failures.
     """
 
     route: Box
@@ -150,22 +151,22 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
 
 
 def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
-    """Return a topic to match filters with: for a placeholder a text that no filter names, for `{topic}` its levels."""
+    """Return a topic to match filters with. A placeholder becomes text that no filter names, `{topic}` SOURCE_TOPIC."""
     source = "" if event is None else event.source_topic.replace("+", _ANY).replace("#", _ANY)
     return "".join(
         piece if isinstance(piece, str) else source if piece.root == "topic" else _ANY for piece in topic.pieces
     )
 
 
-def around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
-    """Return the arrows of all ways that lead to a node or from it; a server or endpoint counts for all routes."""
+def edges_around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
+    """Return the arrows of all ways that lead to a node or from it. All nodes of its kind and name are meant."""
     before = _reached([(edge.end, edge.begin) for edge in arrows], focus)
     after = _reached([(edge.begin, edge.end) for edge in arrows], focus)
     return [edge for edge in arrows if {edge.begin, edge.end} <= before or {edge.begin, edge.end} <= after]
 
 
 def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
-    """Return the nodes that can be reached from a node, itself included; its owner does not matter."""
+    """Return the nodes that can be reached from those with the kind and name of `focus`, these included."""
     following: dict[Node, list[Node]] = {}
     reached: set[Node] = set()
     for begin, end in steps:
@@ -214,15 +215,15 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
 
 
 def _widths(columns: Sequence[Sequence[Node]], states: Mapping[str, RouteState]) -> list[int]:
-    """Return the width of each column: what its longest text needs, but no more than its share of the room."""
+    """Return the width of each column: what its longest text needs, but no more than its share of the page."""
     widths = [_WIDTH] * len(columns)
     needed = [
-        max(math.ceil((_length(_text(node)) + _kept_free(node, states.get(node.name))) * _CHARACTER) for node in nodes)
+        max(math.ceil((_length(_text(node)) + _reserved(node, states.get(node.name))) * _CHARACTER) for node in nodes)
         + _PADDING
         - _WIDTH
         for nodes in columns
     ]
-    spare = max(_ROOM - 2 * _MARGIN - len(columns) * (_WIDTH + _GAP) + _GAP, 0)
+    spare = max(_PAGE_WIDTH - 2 * _MARGIN - len(columns) * (_WIDTH + _GAP) + _GAP, 0)
     for left, number in zip(
         range(len(columns), 0, -1), sorted(range(len(columns)), key=needed.__getitem__), strict=True
     ):
@@ -252,7 +253,7 @@ def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
 
 
 def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
-    """Return the column of each node, which is behind those that lead to it; a circle begins at any of its nodes."""
+    """Return the column of each node: behind those that lead to it, except that a circle begins at one of its nodes."""
     before: dict[Node, set[Node]] = {}
     after: dict[Node, list[Node]] = {}
     for edge in arrows:
@@ -275,8 +276,8 @@ def _text(node: Node) -> str:
     return f"{node.name}: {node.owner}" if node.kind == "route" and node.owner else node.name
 
 
-def _kept_free(node: Node, state: RouteState | None) -> int:
-    """Return how many characters of a box are kept free for its rate."""
+def _reserved(node: Node, state: RouteState | None) -> int:
+    """Return how many characters of a box are reserved for its rate."""
     return max(len(state.rate), _RATE) + 1 if node.kind == "route" and state is not None else 0
 
 
@@ -284,7 +285,7 @@ def _box(node: Node, x: int, y: int, width: int, state: RouteState | None) -> Bo
     is_route = node.kind == "route"
     note = state.rate if is_route and state is not None else ""
     event = node.owner if is_route else ""
-    shown = _cut(_text(node), int((width - _PADDING) / _CHARACTER) - _kept_free(node, state))
+    shown = _cut(_text(node), int((width - _PADDING) / _CHARACTER) - _reserved(node, state))
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
     health = state.health if is_route and state is not None else ""
     return Box(x, y, node.kind, node.name, shown, link, health, note, event, width)

@@ -106,7 +106,7 @@ class StatusPages:
         arrows = flow.edges([self.routes[name] for name in drawn])
         nodes = sorted({node[:2] for edge in arrows for node in (edge.begin, edge.end)})
         if focus is not None:
-            arrows = flow.around(arrows, focus)
+            arrows = flow.edges_around(arrows, focus)
         states = {one["name"]: _state(one) for one in every}
         return self._page(
             "flow",

@@ -2,9 +2,9 @@
 
 The recorder counts each as it fails, so that the numbers are exact even if few failures are kept.
 
-A message counts once, from its first failed try; while another try follows, its call is `retrying`. If a later try
-succeeds, the message is subtracted; if one fails in another way, the message counts there. So the memory is bounded by
-200 problems and the open calls.
+A message counts once, from its first failed try. While another try follows, its call is `retrying`. If a later try
+succeeds, the message is subtracted. If a later try fails in another way, the message moves to that problem. So the
+memory is bounded: 200 problems, and the calls that are tried again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +18,12 @@ from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
 
 LISTED_SECONDS: Final = 600.0
-"""A problem is listed for so long after its last message, and until each of its routes has had a success since.
+"""How long a problem is listed after its last message; longer while one of its routes has had no success since.
 
-If all its messages were sent again with success, it is listed as resolved for so long after the last of them. If all of
-them succeeded with a later try of their calls, it is not listed.
+If all its messages were sent again with success, it is listed as resolved for this time after the last of them. If all
+of them succeeded with a later try of their calls, it is not listed.
 """
-_MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
+_MOST_PROBLEMS: Final = 200  # beyond them, the problem with the oldest last message is forgotten
 _MOST_ROUTES: Final = 1000
 
 _Kind = tuple[str, str, int | None]
@@ -53,7 +53,7 @@ class _CountedProblem:
 
     @property
     def newest_run(self) -> str | None:
-        """Return the run that ended last, whose page has its message and a retry; if none has ended, the newest one."""
+        """Return the run that ended last, whose page offers a retry; if none has ended, the last failed try."""
         return self.run or next((run.id for run in reversed(self.retrying.values())), None)
 
 
@@ -88,7 +88,7 @@ class Problems:
         self._add(run, 1, run.id)
 
     def add_failed_try(self, call: int, run: Run) -> None:
-        """Count a message whose call has failed a try and follows with another one; `run` is the failed try."""
+        """Count a message whose call will be tried again; `run` is the try that has failed."""
         before, counted = self.retrying.get(call), self._add(run, 0, None)
         if counted is not before:
             self.end_tries(call)
@@ -99,7 +99,7 @@ class Problems:
             self.retrying[call] = counted
 
     def end_tries(self, call: int) -> None:
-        """Subtract the message of a call that is tried no more; how the call has ended must be counted before."""
+        """Subtract the message of a call that is not tried again. If the call has failed, call `add_failure` before."""
         counted = self.retrying.pop(call, None)
         if counted is not None:
             del counted.retrying[call]
@@ -114,7 +114,7 @@ class Problems:
             counted.sent_at = now
 
     def remove_superseded(self, failure: Run) -> None:
-        """Subtract a failure that is kept no more, while a newer run counts for its message."""
+        """Subtract a failure that a newer run of the same message has replaced."""
         counted = self._problem_of(failure)
         if counted is not None and counted.count > 1:
             counted.count -= 1
@@ -130,19 +130,19 @@ class Problems:
         return (run for counted in self._counted.values() for run in counted.retrying.values())
 
     def add_error(self, route: str, code: str, message: str, now: float) -> None:
-        """Count an error of a route that ended no message."""
+        """Count an error that concerns a whole route, not one of its messages."""
         event = next((event for name, event in self._targets if name == route), None)
         if event is not None:
             hint = hint_of(code, None)
             self._add(Run(now, "call", None, route, event, code=code, message=message, hint=hint), 1, None)
 
     def present(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
-        """Return what is wrong now, or was until a while ago: open problems before resolved ones, most messages first.
+        """Return the listed problems: open ones before resolved ones, those with most messages first.
 
         `last_successes` by route is Unix time, None before one.
         """
         for kind, counted in list(self._counted.items()):
-            counted.last = min(counted.last, now)  # where the clock was set back, a success since then counts
+            counted.last = min(counted.last, now)  # after the clock was set back, later successes count
             if counted.is_resolved and now - counted.sent_at >= LISTED_SECONDS:
                 del self._counted[kind]
         found = [
@@ -168,14 +168,17 @@ class Problems:
         return sorted(found, key=lambda one: (one.state == "resolved", -one.count))
 
     def _add(self, run: Run, count: int, ended: str | None) -> _CountedProblem | None:
-        """Count a run and return its problem, None if its event is gone; `ended` is the run's id if it has ended."""
+        """Add a run to its problem, and return the problem; None if its event was removed.
+
+        `count` is 0 for a try that another one follows, `ended` the id of a run that has ended.
+        """
         target = self._targets.get((run.route or "", run.event or ""))
         if target is None or run.code is None:
             return None
         kind = run.code, target, run.status
         counted = self._counted.get(kind)
-        if counted is None or counted.is_resolved:  # what fails after that begins another one
-            if len(self._counted) >= _MOST:
+        if counted is None or counted.is_resolved:  # a failure after that begins a new problem
+            if len(self._counted) >= _MOST_PROBLEMS:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
             counted = self._counted[kind] = _CountedProblem(kind, run.time, run.time)
         counted.count += count

@@ -1,9 +1,11 @@
 """The recorder counts calls and requests as they end, and remembers the last ones of each route. Event loop only.
 
-`engine.outcome` notes them here; pages, the API and followers read them. The last 50 calls and requests of each route
-are remembered, and separately its last 20 failures. Failures are also kept with their message, request and response
-(`KeptRuns`). Recording has to be cheap, so the secrets of remembered runs are masked only when a run is read. Runs that
-are kept with their messages are masked first.
+`engine.outcome` notes them here; pages, the API and followers read them. A run is a call or a request:
+
+- noted: it has ended, and is counted;
+- remembered: it is one of the last 50 runs of its route, or of the last 20 failures. Recording has to be cheap, so its
+  secrets are masked only when it is read;
+- kept: it is held with its message, request and response (`KeptRuns`), masked. By default failures are kept.
 """
 
 import asyncio
@@ -50,7 +52,10 @@ SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
 _LONGEST_METHOD: Final = 16  # characters; a method that no endpoint takes may be as long as all headers
 _KEEP_SECONDS: Final = 0.2
-"""A request is kept at once, unless another one was within this time: so a flood costs little."""
+"""A request is kept at once if none was kept in this time before. Others wait until it is over, and are kept together.
+
+So a flood of requests costs little.
+"""
 _MOST_PENDING: Final = 100  # requests that wait to be kept, the newest ones ...
 _MOST_PENDING_BYTES: Final = 8 << 20  # ... and the bytes of their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
@@ -61,7 +66,7 @@ class EventCounts(Struct):
 
     `outcomes` counts calls by failure code ("succeeded" without one). `took` has the durations of their requests; for a
     server event, the time until the answer of each request that was neither refused nor skipped. `waits` is the number
-    of calls that were not skipped, `waited_seconds` the time that these waited in all. `statuses` counts requests of
+    of calls that were not skipped, `waited_seconds` the sum of their waiting times. `statuses` counts requests of
     server mode by the status of the answer, `skipped` messages and requests by the code of the reason.
     """
 
@@ -118,7 +123,7 @@ class RunRecorder:
         runs: Makes the ids of calls.
         capture: Which runs are kept with message, request and response.
         copies: Keeps copies of these runs.
-        first: The kept runs of the start, the oldest first.
+        restored: The runs that were kept before the start, the oldest first.
     """
 
     def __init__(
@@ -126,13 +131,13 @@ class RunRecorder:
         runs: RunIds,
         capture: Capture = Capture.FAILURES,
         copies: KeepsCopies | None = None,
-        first: Iterable[KeptRun] = (),
+        restored: Iterable[KeptRun] = (),
     ) -> None:
         self._ids = runs
         self._capture = capture
         self.problems = Problems()
         """What is wrong now."""
-        self.kept = KeptRuns(self.problems, copies, first)
+        self.kept = KeptRuns(self.problems, copies, restored)
         """Runs with their messages."""
         self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
@@ -187,14 +192,14 @@ class RunRecorder:
             return
         counts.add_call(run)
         if run.retry_of is not None:
-            self.kept.begin_retry(run.retry_of, run_id)  # of a retry it has begun; of a replay it begins here
+            self.kept.begin_retry(run.retry_of, run_id)  # a retry has begun already; a replay begins here
         is_kept = failure is not None or self._capture is Capture.ALL
         if is_kept or run.retry_of is not None:
             shown, message = self._without_secrets(noted), run.message
             has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
             evidence = call_evidence(run) if has_evidence else None
             if evidence is not None:
-                shown = replace(shown, url=evidence.url)  # without the secrets of the message, too
+                shown = replace(shown, url=evidence.url)  # in which secrets of the message are masked, too
             if failure is not None:
                 self.problems.add_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
@@ -257,7 +262,7 @@ class RunRecorder:
             self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. A success counts in the problem of its message."""
+        """Note how the retry of a failure has ended. A success is counted in the problem of that failure."""
         for failure in self.kept.note_retry_outcome(name, outcome.value):
             self.problems.add_success(failure, now)
 
@@ -281,7 +286,7 @@ class RunRecorder:
             self.followers.note(noted)
 
     def _on_timer(self) -> None:
-        """Keep the requests that came since the last one was kept; the timer runs on until there is none."""
+        """Keep the pending requests, and start the timer again; stop it if there are none."""
         self._has_timer = bool(self._pending)
         if self._has_timer:
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)

@@ -11,7 +11,7 @@ from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.app import compressed
 from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks
 from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
-from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
+from amqtt_rest_bridge.admin.flow import Node, RouteState, drawing, edges, edges_around
 from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.json_objects import csv_text
 from amqtt_rest_bridge.admin.pages import StatusPages
@@ -176,7 +176,7 @@ def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Pa
     arrows = edges(chained(tmp_path))
 
     def shown(focus: Node) -> set[str]:
-        return {node.name for edge in around(arrows, focus) for node in edge[:2] if node.kind == "route"}
+        return {node.name for edge in edges_around(arrows, focus) for node in edge[:2] if node.kind == "route"}
 
     assert shown(Node("route", "Bill")) == {"Orders", "Bill"}
     assert shown(Node("topic", "orders/+")) == {"Orders", "Bill", "Mail"}
