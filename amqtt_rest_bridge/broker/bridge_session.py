@@ -2,7 +2,7 @@
 
 A session holds subscriptions, the messages that wait, and those in flight, which were sent and not acknowledged. A kept
 session outlives its connection: messages in flight are sent again, with DUP, on the next one. The messages of lossless
-events are on disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
+events are on disk (`lossless`): a session holds their keys in order, and reads each message when it is sent.
 
 A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop.
 While the bridge publishes faster than amqtt takes messages, the socket is not read. While the socket's buffer is full,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ENTRY_BYTES: Final = 300  # memory of a message that waits, beside its topic and payload
-_MOST_UNKEPT: Final = 10_000  # messages that wait in a session that is not kept
-_MOST_UNKEPT_BYTES: Final = 8 << 20  # of such messages, or the bytes of two messages of the largest size
+_MOST_WAITING: Final = 10_000  # messages that wait in a session that is not kept
+_MOST_WAITING_BYTES: Final = 8 << 20  # of such messages; `least_bytes` may raise this bound
 _UNSENT_BYTES: Final = 1 << 20  # in the buffer of the socket; beyond it messages wait in their session
 _MOST_WRITTEN: Final = 64  # packets written in one iteration of the loop
 _MOST_WRITTEN_BYTES: Final = 64 << 10  # of such packets; the last one may exceed them
@@ -83,7 +83,7 @@ class Entry(Struct, eq=False):
     """A message for a session.
 
     Args:
-        message: None for a message on disk, which is read when its turn comes.
+        message: None for a message on disk, which is read when it is sent.
         subscriptions: The subscriptions that it is sent for.
         hops: How many routes it has passed through.
         key: The key of a message on disk, None for others.
@@ -118,7 +118,7 @@ class BridgeSession:
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Keys of the messages on disk that are in flight, shared by all sessions.
-        least_bytes: Bytes that may wait in a session that is not kept, if more than 8 MiB.
+        least_bytes: Bytes for which a session that is not kept has room at least; 8 MiB if that is more.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BridgeSession:
         self._to_resend: deque[int] = deque()  # packet ids to send again, before `waiting`
         self._last_id = 0
         self._most_in_flight = 0
-        self._most_waiting_bytes = max(_MOST_UNKEPT_BYTES, least_bytes)
+        self._most_waiting_bytes = max(_MOST_WAITING_BYTES, least_bytes)
 
     # Its connection.
 
@@ -157,7 +157,7 @@ class BridgeSession:
     def disconnected(self) -> None:
         """Note that there is no connection. The next one sends unacknowledged messages again, with their packet ids.
 
-        Messages on disk whose event another session has by now are put into that session.
+        A message on disk whose event has moved to another session meanwhile is put into that session.
         """
         self.connection = None
         elsewhere = []
@@ -199,7 +199,7 @@ class BridgeSession:
                 return
             message, entry.hops = kept.message, kept.hops
         if message is None or connection is None:
-            raise AssertionError("a message is sent on a connection")
+            raise AssertionError("a message was sent without a connection")
         identifiers = tuple([one.identifier for one in entry.subscriptions])
         more: list[tuple[str, str]] = []
         if entry.is_late or entry.key is not None or message.sent_again is not None:
@@ -223,7 +223,7 @@ class BridgeSession:
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
-        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_waiting_bytes):
+        while not self.is_kept and (len(self.waiting) > _MOST_WAITING or self.waiting_bytes > self._most_waiting_bytes):
             dropped = self.waiting.popleft()
             self.waiting_bytes -= dropped.size
             self._endpoint.drop(dropped)
@@ -264,7 +264,7 @@ class BridgeSession:
     def refuse_entry(self, entry: Entry, failure: CallError) -> None:
         """Send a message with the failure that ends it, before those that wait; drop it if too many are refused."""
         entry.refused, entry.is_late = failure_property(failure), True
-        if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
+        if self._refused_bytes + entry.size > _MOST_WAITING_BYTES:
             self._endpoint.drop(entry)
             return
         self._refused.append(entry)
@@ -287,18 +287,18 @@ class BridgeSession:
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
         """Send a message that was not kept, with the failure that ends it.
 
-        QoS 0 lets it overtake the messages of a full route whose target is away.
+        It is sent with QoS 0, which Receive Maximum does not bound, so it does not wait behind messages in flight.
         """
         self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
-    # Other subscriptions.
+    # Subscriptions that end or move to another session.
 
     def forget(self, subscription: EventSubscription) -> None:
         """Forget the messages on disk that wait for a subscription."""
         self._set_waiting(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
-    def hand_over(self, subscription: EventSubscription, wanted: EventSubscription) -> None:
-        """Move the messages that wait for a subscription to the session of its replacement, `wanted`.
+    def hand_over(self, subscription: EventSubscription, replacement: EventSubscription) -> None:
+        """Move the messages that wait for a subscription to the session of its replacement.
 
         Messages on disk are only forgotten: `Lossless` puts them into the other session.
         """
@@ -306,11 +306,11 @@ class BridgeSession:
         self.forget(subscription)
         for entry in self.waiting:
             if subscription in entry.subscriptions:
-                wanted.session.wait(replace(entry, subscriptions=(wanted,)))
+                replacement.session.wait(replace(entry, subscriptions=(replacement,)))
                 left = [one for one in entry.subscriptions if one is not subscription]
                 entry.subscriptions = tuple(left)
         self._set_waiting(one for one in self.waiting if one.subscriptions)
-        wanted.session.resume()
+        replacement.session.resume()
 
     def _set_waiting(self, entries: Iterable[Entry]) -> None:
         self.waiting = deque(list(entries))
@@ -349,7 +349,7 @@ class BridgeConnection(asyncio.Protocol):
         self.session: BridgeSession | None = None
         """The session that CONNECT has named, None before CONNECT."""
         self.is_leaving = False
-        """Whether the bridge has said that it ends the connection."""
+        """Whether the bridge has sent DISCONNECT."""
         self._endpoint = endpoint
         self._decoder = private.decoder()
         self._unsent: list[bytes] = []

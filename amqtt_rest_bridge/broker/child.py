@@ -1,9 +1,9 @@
 """`BridgeChild`: the bridge as a child process of the broker, which starts, watches, restarts and stops it.
 
-Both speak MQTT at the endpoint, and `control` about everything else. `plugin_bridge` is what the child runs. A bridge
-that ends is started again at once, then after 1, 2, 4 ... 30 s, with the routes that it used last, even if the route
-files have changed. A bridge that is silent for 30 s hangs, and is killed. The broker's loop only; the constructor
-blocks.
+The child runs `plugin_bridge`. Messages go by MQTT at the broker's endpoint; all else, such as logs and reloads, by the
+messages of `control` on a socket pair. A bridge that ends is started again at once, then after 1, 2, 4 ... 30 s, with
+the routes that it used last, even if the route files have changed. A bridge that sends nothing for 30 s counts as
+hanging, and is killed. The broker's loop only; the constructor blocks.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MODULE: Final = "amqtt_rest_bridge.plugin_bridge"
-_MOST_SILENT: Final = 6  # looks in a row without a packet, after which a bridge hangs: 30 s with `Times.ping`
+_MOST_SILENT: Final = 6  # looks in a row without a packet, after which a bridge is killed: 30 s with `Times.ping`
 _END_SECONDS: Final = 1.0  # for a process to end once its control socket is closed
-_RESULTS_SECONDS: Final = 1.5  # beyond its grace, for a bridge that stops to publish its results
+_RESULTS_SECONDS: Final = 1.5  # which a bridge gets after its grace, to publish its last results
 
 
 class RunningProcess(Protocol):
@@ -57,7 +57,7 @@ class RunningProcess(Protocol):
 
 
 Spawn = Callable[[socket.socket], RunningProcess]
-"""Start a bridge that owns this end of a socket pair; raises `OSError` where processes have run out."""
+"""Start a bridge that owns this end of a socket pair; raises `OSError` if the system has no more processes."""
 
 
 def spawn_bridge(theirs: socket.socket) -> RunningProcess:
@@ -66,7 +66,7 @@ def spawn_bridge(theirs: socket.socket) -> RunningProcess:
 
 
 class _EndedError(ConfigurationError):
-    """The bridge ended while it started, as if it was killed: the next one may start."""
+    """The bridge ended while it started, and gave no reason. It may have been killed, so another start may succeed."""
 
     def __init__(self) -> None:
         super().__init__("the bridge process ended while it started; its output says why")
@@ -124,7 +124,7 @@ class BridgeChild:
         self._times = times
         self._spawn = spawn
         self._restarts = Restarts(times.bridges)
-        self._first: bytes | None = None
+        self._routes_in_use: bytes | None = None  # a pickled `FirstLoad`, for the next bridge
         self._writer: asyncio.StreamWriter | None = None
         self._reloading: asyncio.Future[None] | None = None
         self._reload_missed = False
@@ -189,7 +189,9 @@ class BridgeChild:
         settings = self._settings
         if self.admin_port is not None:  # the one that was free at the first start
             settings = replace(settings, admin_port=self.admin_port)
-        return _Child(self._spawn, Start(settings, self._endpoint.address, self._first, level, self.server_ports))
+        return _Child(
+            self._spawn, Start(settings, self._endpoint.address, self._routes_in_use, level, self.server_ports)
+        )
 
     # While it runs.
 
@@ -247,7 +249,7 @@ class BridgeChild:
     async def _kill_if_silent(self, child: _Child) -> None:
         """Kill a bridge that hangs.
 
-        Looks are counted, not seconds, so that a broker that was suspended for a while has looked once.
+        It counts looks, not seconds: a broker that was suspended for a minute has looked once, and kills nothing.
         """
         silent = 0
         while True:
@@ -266,9 +268,9 @@ class BridgeChild:
         match message:
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
-            case Loaded(server_ports, admin_port, first):
+            case Loaded(server_ports, admin_port, routes):
                 self.server_ports, self.admin_port = server_ports, admin_port
-                self._first = first or self._first
+                self._routes_in_use = routes or self._routes_in_use
                 self._reloaded()
                 if self._reload_missed and self._writer is not None:
                     self._reload_missed = False
@@ -304,12 +306,12 @@ class BridgeChild:
             await woken(self._ended, grace + _RESULTS_SECONDS)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process at once; `stop` gives it time before."""
         self._stopping.set()
         await asyncio.to_thread(self.release)
 
     def release(self) -> None:
-        """End the process; blocks for a second at most."""
+        """End the process at once, without a loop; blocks for a second at most."""
         child, self._child = self._child, None
         if child is not None:
             child.disconnect()

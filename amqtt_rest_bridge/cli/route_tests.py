@@ -83,7 +83,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The outcome of one test: what differs or, if its route files explain that, their `faults`."""
+    """The outcome of one test: what differs, or the `faults` of its route files if these are the reason."""
 
     file: Path
     name: str
@@ -105,8 +105,8 @@ class _Outcome:
             yield f"  {one.where}"
             yield f"    {'expected':<{_COLUMN}} | actual"
             for left, right in zip_longest(one.expected.split("\n"), one.actual.split("\n"), fillvalue=""):
-                sign = "|" if left == right else "!"
-                yield f"    {visible(left):<{_COLUMN}} {sign} {visible(right)}".rstrip()
+                mark = "|" if left == right else "!"
+                yield f"    {visible(left):<{_COLUMN}} {mark} {visible(right)}".rstrip()
 
 
 def run(
@@ -138,7 +138,7 @@ def run(
 
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
-    """Run the cases of a file on the routes that lack no variable or secret; on none if there are other errors."""
+    """Run the cases of a file on the routes that lack no variable or secret. With any other error no case is run."""
     loaded = load(file)
     errors = [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
     can_run = all(fault.code is FaultCode.UNAVAILABLE for fault in errors)
@@ -149,19 +149,20 @@ def _run_file(file: CaseFile) -> Iterator[_Outcome]:
             for one in (_differences(case, loaded.routes) if can_run else ())
         ]
         reasons = [] if can_run else errors
-        if can_run and found and errors:  # a route that lacks something is the reason if the case leads to no other one
+        if can_run and found and errors:
+            # If no loaded route takes the case, it is for a route that lacks something: that is the reason.
             if case.message is None:
-                is_led = _try(case, loaded.routes).route is not None
+                is_taken = _try_case_request(case, loaded.routes).route is not None
             else:
-                is_led = all(any(_triggered(one, loaded.routes)) for one in (case.message, *case.batch))
-            reasons = [] if is_led else errors
+                is_taken = all(any(_triggered(one, loaded.routes)) for one in (case.message, *case.batch))
+            reasons = [] if is_taken else errors
         yield _Outcome(file.path, name, [] if reasons else found, [str(error) for error in reasons])
 
 
 def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
     """Run a case by the code of the bridge; yield the differences between what it expects and what happens."""
     if case.message is None:
-        tried = _try(case, routes)
+        tried = _try_case_request(case, routes)
         if case.answers is not None:
             status, headers, body = tried.response.status[:3], tried.response.headers, tried.response.body
             yield from _compare("answers", case.answers, {"status": status, "headers": headers, "body": body})
@@ -198,18 +199,18 @@ def _triggered(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[
     """Yield the events that a message leads to, with its topic; a message without a topic is of an event's schedule."""
     for route in routes:
         for event in route.client_events:
-            if given.event == event.name:  # as its schedule runs it
+            if given.event == event.name:  # a message of its schedule
                 yield route, event, given.topic or schedule_topic(route.name, event.name)
             elif given.event is None and given.topic is not None and filter_matches(event.source_topic, given.topic):
                 yield route, event, given.topic
 
 
-def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
+def _try_case_request(case: Case, routes: Sequence[Route]) -> RequestTrial:
     """Run the request of a case."""
     given = case.request or CallerRequest()
     body = octets(given.body, given.body_base64)
     headers = {name.lower(): str(text) for name, text in given.headers.items()}
-    if given.signed:  # as the one event with this method and a literal ENDPOINT verifies it
+    if given.signed:  # with the secret of the event that has this method and exactly this path as its ENDPOINT
         verifying = (
             event.signature
             for route in routes

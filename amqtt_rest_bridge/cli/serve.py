@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 DESCRIPTION = """\
 Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
 
-What cannot work keeps the broker from starting, with one line that says why: a file that is missing or malformed, an
-unknown key or setting, a plugin that cannot be imported or started, errors in route files (each on a line of its own
-before), a port that is taken. Nothing is left running then.
+The broker does not start, and one line says why, if a file is missing or malformed, a key or setting is unknown, a
+plugin cannot be imported or started, a port is taken, or a route file has errors (each is on a line of its own before).
+Nothing is left running then.
 
 SIGTERM and SIGINT (Ctrl-C) shut down gracefully: requests under way get 5 s to finish, the whole takes 10 s at most.
 A second signal ends the process at once. SIGHUP reads the route files again.
@@ -65,24 +65,25 @@ def run(
 ) -> int:
     """Serve until a signal, or validate; a failure is reported on one line."""
     level = LogLevel.DEBUG if debug else log_level
-    stray = signals = None
+    stray_output = signals = None
     if check:
         written = LogLevel.DEBUG if level is LogLevel.DEBUG else LogLevel.INFO  # "ok" is wanted at any level
         logs = configure(log_format, sys.stdout, level=written, only_messages=True)
     else:
-        stray = StrayOutput() if log_format is LogFormat.JSON else None
-        logs = configure(log_format, stray.stream if stray is not None else sys.stderr, level=level)
+        stray_output = StrayOutput() if log_format is LogFormat.JSON else None
+        stream = stray_output.stream if stray_output is not None else sys.stderr
+        logs = configure(log_format, stream, level=level)
         signals = Signals(logs.write_last)
         signals.install()
     try:
         try:
             status = _check(config) if signals is None else _serve(config, signals, logs)
         finally:
-            if stray is not None:
-                stray.end()
+            if stray_output is not None:
+                stray_output.end()
     except BridgeError as error:
         return report_failure(error, logs)
-    logs.write_held()  # above INFO there may be no later record, which would write it
+    logs.write_held()  # an ERROR that still waits for the next record
     return status
 
 
@@ -118,8 +119,8 @@ def _check(path: Path) -> int:
     faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
-    sound = [check_start(plugin) for plugin in plugins if isinstance(plugin.settings, Settings)]
-    if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
+    can_start = [check_start(plugin) for plugin in plugins if isinstance(plugin.settings, Settings)]
+    if not all(can_start) or any(fault.severity is Severity.ERROR for fault in faults):
         return 1
     log.info("ok")
     return 0

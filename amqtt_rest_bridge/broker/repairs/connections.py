@@ -1,4 +1,4 @@
-"""Defects, amqtt 0.12.1: acknowledged messages are lost when a connection ends, and refused clients change sessions.
+"""Defects, amqtt 0.12.1: acknowledged messages are lost when a connection ends; refused clients overwrite sessions.
 
 - amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. A DISCONNECT, or the end of the
   stream, overtakes this queue: of 500 acknowledged messages 3 are passed on. The end of the stream also cancels the
@@ -50,16 +50,16 @@ log = logging.getLogger(__name__)
 
 _TAKE_OVER_SECONDS: Final = 2.0  # how long a new connection waits for the end of the earlier one of its client id
 _END_SECONDS: Final = 1.0  # how long the end of a connection waits for amqtt's task that serves it
-_QUEUING_ITERATIONS: Final = 2  # of the loop, from a packet to its message in the queue: a PUBREL takes two
-_ITERATIONS: Final = 2  # of the loop, from one message of a client to the next: others, and the bridge, have their turn
-_QUIET_SECONDS: Final = 1.0
+_QUEUING_ITERATIONS: Final = 2  # of the loop, until the message of a packet is in the queue: two after a PUBREL
+_YIELDED_ITERATIONS: Final = 2  # of the loop, for other clients and the bridge, after each message of a client
+_QUIET_SECONDS: Final = 1.0  # between two lines about topic plugins that fail
 _LOOK_SECONDS: Final = 1.0
-# Looks in a row that see no progress before messages are given up. They are counted, not timed, so that a process that
-# was suspended for a minute has lost one look.
-_LOOKS: Final = 10
-# A connection is busy while so many packets are written within so many seconds. Its packets are written in a lull of
-# the loop, or when they have so many bytes.
-_MANY: Final = 8
+# Messages are given up after so many looks in a row without progress. A process that was suspended for a minute has
+# looked once in this minute, and gives up nothing.
+_MOST_LOOKS: Final = 10
+# A connection is busy while so many packets are written within so many seconds. Its packets are gathered, and written
+# together in a lull of the loop, or when they have so many bytes.
+_BUSY_PACKETS: Final = 8
 _BUSY_SECONDS: Final = 0.01
 _GATHERED_BYTES: Final = 16 << 10
 # The attributes that a session takes from its present connection.
@@ -74,7 +74,8 @@ _handlers: "WeakKeyDictionary[Any, set[ClientHandler]]" = WeakKeyDictionary()
 def mend(broker: Any) -> None:
     """Replace the steps that begin and end a connection, and pass on each message with the rights of its publisher.
 
-    amqtt ends a connection for a message on a topic that clients may not use. The messages behind it are passed on too.
+    amqtt ends a connection that publishes on a topic which clients may not use. What the client has sent behind that
+    message was acknowledged, so it is passed on first.
     """
     _Connections(broker, _handlers.setdefault(broker, set()))
 
@@ -90,29 +91,29 @@ class ClientHandler(BrokerProtocolHandler):
     def __init__(self, plugins_manager: Any) -> None:
         super().__init__(plugins_manager)
         loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[DisconnectPacket | None] = loop.create_future()
+        self.reading_ended: asyncio.Future[DisconnectPacket | None] = loop.create_future()
         """Done when nothing more is read; the result is the client's DISCONNECT, or None without one."""
-        self.over = asyncio.Event()
-        """Set when the connection has ended and its will, if one is due, has been sent."""
+        self.connection_ended = asyncio.Event()
+        """Set at the very end: all messages have been passed on, and the will, if one is due, has been sent."""
         self.publisher: Session | None = None
         """A copy of the session with this connection's user and will; its rights apply to the messages.
 
         A later connection may continue the session with another user.
         """
-        self.passed = 0
+        self.messages_passed = 0
         """How many messages have been passed on."""
-        self._unpassed: asyncio.Queue[Any] = asyncio.Queue()  # messages and subscriptions, in order
-        self._subscriptions = 0  # how many of them are subscriptions
-        self._done = 0  # how many messages and subscriptions were passed on
-        self._in_hand = 0  # 1 while one of them is passed on
+        self._unpassed: asyncio.Queue[Any] = asyncio.Queue()  # items: messages and subscriptions, in order
+        self._subscriptions_left = 0  # how many of the items are subscriptions
+        self._items_done = 0
+        self._in_hand = 0  # 1 while an item is passed on, else 0
         self._is_finished = False
         self._waiting: asyncio.Future[None] | None = None
         self._is_given_up = False
 
     @property
-    def left(self) -> int:
+    def messages_left(self) -> int:
         """Return how many messages have not been passed on."""
-        return self._unpassed.qsize() + self._in_hand - self._subscriptions
+        return self._unpassed.qsize() + self._in_hand - self._subscriptions_left
 
     def attach(self, session: Session, reader: ReaderAdapter, writer: WriterAdapter) -> None:
         """Attach a session to its connection; the messages that it receives enter the queue of this handler."""
@@ -127,9 +128,9 @@ class ClientHandler(BrokerProtocolHandler):
             self.session.delivered_message_queue = asyncio.Queue()  # one that amqtt may clear
 
     async def handle_disconnect(self, disconnect: DisconnectPacket | None) -> None:
-        """Set the result of `ended`; the first call counts."""
-        if not self.ended.done():
-            self.ended.set_result(disconnect)
+        """Set the result of `reading_ended`; the first call counts."""
+        if not self.reading_ended.done():
+            self.reading_ended.set_result(disconnect)
 
     async def handle_connect(self, connect: ConnectPacket) -> None:
         """End the connection: a second CONNECT breaks the protocol."""
@@ -147,7 +148,7 @@ class ClientHandler(BrokerProtocolHandler):
         self._queue_subscriptions(await self.get_next_pending_unsubscription())
 
     def _queue_subscriptions(self, subscriptions: Any) -> None:
-        self._subscriptions += 1
+        self._subscriptions_left += 1
         self._unpassed.put_nowait(subscriptions)
 
     async def handle_publish(self, publish_packet: PublishPacket) -> None:
@@ -168,26 +169,26 @@ class ClientHandler(BrokerProtocolHandler):
             failed: Limits the log of topic plugins that fail.
         """
         deliver = amqtt_broker.present(broker, Steps.DELIVER)
-        while not self._is_finished and (one := await self._unpassed.get()) is not None:
+        while not self._is_finished and (item := await self._unpassed.get()) is not None:
             self._in_hand = 1
-            if isinstance(one, ApplicationMessage):
+            if isinstance(item, ApplicationMessage):
                 try:
-                    goes_on = await deliver(self.publisher, self, _Done(one))
+                    goes_on = await deliver(self.publisher, self, _Finished(item))
                 except Exception:  # of a topic plugin
                     goes_on = True
                     if count := failed.count():
                         log.exception("%d acknowledged message(s) were not passed on; the last one failed so", count)
-                self.passed += 1
+                self.messages_passed += 1
                 if not goes_on:
                     await self.handle_connection_closed()
             else:
-                step = Steps.SUBSCRIBE_ALL if isinstance(one, Subscription) else Steps.UNSUBSCRIBE_ALL
-                await amqtt_broker.present(broker, step)(self.session, self, _Done(one))
-                self._subscriptions -= 1
+                step = Steps.SUBSCRIBE_ALL if isinstance(item, Subscription) else Steps.UNSUBSCRIBE_ALL
+                await amqtt_broker.present(broker, step)(self.session, self, _Finished(item))
+                self._subscriptions_left -= 1
             self._in_hand = 0
-            self._done += 1
+            self._items_done += 1
             self._unpassed.task_done()
-            for _ in range(_ITERATIONS):
+            for _ in range(_YIELDED_ITERATIONS):
                 await asyncio.sleep(0)
 
     def finish(self) -> None:
@@ -195,28 +196,29 @@ class ClientHandler(BrokerProtocolHandler):
         self._is_finished = True
         self._unpassed.put_nowait(None)
 
-    async def all_passed(self) -> str:
+    async def wait_until_passed(self) -> str:
         """Wait until no message is left, or until they are given up; return the reason for that.
 
         Messages are given up when the broker ends, or when the ACL answers about nothing for ten seconds.
         """
         waiting = self._waiting = asyncio.ensure_future(self._unpassed.join())
-        looks, done = _LOOKS, self._done
+        looks, done = _MOST_LOOKS, self._items_done
         while looks and not (self._is_given_up or waiting.done()):
             await asyncio.wait((waiting,), timeout=_LOOK_SECONDS)
-            looks, done = _LOOKS if self._done != done else looks - 1, self._done
+            looks, done = _MOST_LOOKS if self._items_done != done else looks - 1, self._items_done
         waiting.cancel()
-        return "the broker ends" if self._is_given_up else f"the ACL has not answered for {_LOOKS * _LOOK_SECONDS:g} s"
+        seconds = _MOST_LOOKS * _LOOK_SECONDS
+        return "the broker ends" if self._is_given_up else f"the ACL has not answered for {seconds:g} s"
 
     def give_up(self) -> None:
-        """End `all_passed` although messages are left: the broker ends."""
+        """End `wait_until_passed` although messages are left: the broker ends."""
         self._is_given_up = True
         if self._waiting is not None:
             self._waiting.cancel()
 
 
-class _Done:
-    """A future with a result, which is all that amqtt asks for."""
+class _Finished:
+    """What amqtt's steps take in place of a finished task: they only ask for its result."""
 
     __slots__ = ("_result",)
 
@@ -250,9 +252,8 @@ class _PatientReader(ReaderAdapter):
 class _Writer(WriterAdapter):
     """A connection's writer that raises no error when the connection is lost, and drops what cannot be sent.
 
-    Only the reader reports the end of a connection. asyncio closes a connection when its first PUBACK cannot be sent,
-    and there may be more to read then. Packets of a busy connection are gathered; those of others, and all of a
-    WebSocket, are written at once.
+    Only the reader reports the end of a connection, since there may be more to read when a PUBACK cannot be sent. The
+    packets of a busy connection are gathered; those of others, and all of a WebSocket, are written at once.
     """
 
     def __init__(self, inner: WriterAdapter) -> None:
@@ -276,7 +277,7 @@ class _Writer(WriterAdapter):
             self._is_lost = True
             return
         self._count += 1
-        if self._count == _MANY:
+        if self._count == _BUSY_PACKETS:
             now = self._loop.time()
             self._is_busy, self._since, self._count = now - self._since < _BUSY_SECONDS, now, 0
         if not self._gathered:
@@ -318,7 +319,7 @@ class _Writer(WriterAdapter):
 
 
 class _Connections:
-    """Begins and ends the connections of a broker: steps of amqtt, replaced. Adds to `handlers`, and removes."""
+    """Begins and ends the connections of a broker: steps of amqtt, replaced. `handlers` serve the present ones."""
 
     def __init__(self, broker: Any, handlers: set[ClientHandler]) -> None:
         self._broker = broker
@@ -350,8 +351,8 @@ class _Connections:
         # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
         serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
         try:
-            await asyncio.sleep(0)  # it has attached the handler then, which can be stopped
-            await asyncio.wait((serving, handler.ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # `serving` attaches the handler, which cannot be stopped before
+            await asyncio.wait((serving, handler.reading_ended), return_when=asyncio.FIRST_COMPLETED)
             await self._end(session, handler, serving)
         finally:
             serving.cancel()
@@ -359,7 +360,7 @@ class _Connections:
             self._handlers.discard(handler)
             if self._latest.get(session.client_id) is handler:
                 del self._latest[session.client_id]
-            handler.over.set()
+            handler.connection_ended.set()
         if serving.done() and not serving.cancelled():
             serving.result()
 
@@ -386,9 +387,9 @@ class _Connections:
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
                 while (earlier := self._latest.get(client_id)) is not None:
                     await earlier.handle_connection_closed()
-                    await earlier.over.wait()
+                    await earlier.connection_ended.wait()
         except TimeoutError:
-            # Of several that have waited for the same one, the last has the client id.
+            # Several new connections may have waited for the same earlier one. The last of them gets the client id.
             if (earlier := self._latest.get(client_id)) is not None:
                 await earlier.handle_connection_closed()
         if newcomer.clean_session:
@@ -404,12 +405,12 @@ class _Connections:
         return session
 
     async def _end(self, session: Session, handler: ClientHandler, serving: "asyncio.Task[Any]") -> None:
-        """End a connection after its messages have been passed on, and send its will without a DISCONNECT."""
+        """End a connection after its messages have been passed on. Without a DISCONNECT its will is sent."""
         await amqtt_broker.stop_handler(self._broker, handler)
         if not self._is_taken_over(session, handler):
             session.transitions.disconnect()  # first: amqtt then keeps what is published for the client
-        reason = "its connection failed" if serving.done() else await handler.all_passed()
-        left = handler.left
+        reason = "its connection failed" if serving.done() else await handler.wait_until_passed()
+        left = handler.messages_left
         handler.finish()
         if not (await asyncio.wait((serving,), timeout=_END_SECONDS))[0]:
             serving.cancel()
@@ -419,9 +420,9 @@ class _Connections:
             log.warning("%s: %d acknowledged message(s) are dropped: %s", client, left, reason)
         if not self._is_taken_over(session, handler):
             session.will_flag = False
-            await self._end_as_amqtt(session, handler, handler.ended)
-        publisher = handler.publisher
-        if publisher is not None and publisher.will_flag and not isinstance(handler.ended.result(), DisconnectPacket):
+            await self._end_as_amqtt(session, handler, handler.reading_ended)
+        publisher, has_disconnected = handler.publisher, isinstance(handler.reading_ended.result(), DisconnectPacket)
+        if publisher is not None and publisher.will_flag and not has_disconnected:
             await send_will(self._broker, publisher)
 
     def _is_taken_over(self, session: Session, handler: ClientHandler) -> bool:
@@ -437,5 +438,5 @@ class _Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 for handler in left:
-                    await handler.over.wait()
+                    await handler.connection_ended.wait()
         await self._end_forwarding()

@@ -81,8 +81,10 @@ class Draining:
     async def passed_on(self, seconds: float = _PASS_SECONDS) -> None:
         """Wait until the messages that clients have published so far are passed on, for `seconds` at most."""
         deadline = asyncio.get_running_loop().time() + seconds
-        last = [(one, one.passed + one.left) for one in connections.handlers(self._broker)]
-        while asyncio.get_running_loop().time() < deadline and any(one.left and one.passed < end for one, end in last):
+        last = [(one, one.messages_passed + one.messages_left) for one in connections.handlers(self._broker)]
+        while asyncio.get_running_loop().time() < deadline and any(
+            one.messages_left and one.messages_passed < end for one, end in last
+        ):
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def delivered(self, waiting: Sized, seconds: float) -> int:

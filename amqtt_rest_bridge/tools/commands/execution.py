@@ -1,7 +1,7 @@
 """Executes commands, which change routes by files in a folder, or report on them. Event loop only.
 
-`service` brings one command at a time. A definition is first parsed together with all other route files. It is written
-if it has no error there, and reported as added once a reload has loaded it.
+`CommandQueue` brings one command at a time. A definition is first loaded on trial, together with all other route
+files. If it has no error there, it is written to a file. It is reported as added once a reload has loaded it.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class RouteFolder:
                 path.unlink(missing_ok=True)
             else:
                 self._write(path, text.encode("utf-8", "surrogateescape"))
-        with contextlib.suppress(FileNotFoundError):  # flushed, so that a power cut leaves the names of its files
+        with contextlib.suppress(FileNotFoundError):  # so that a power cut undoes no rename or removal
             folder = os.open(self._path, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -135,7 +135,7 @@ class RouteFolder:
 
 
 class Execution:
-    """Execute commands, one at a time.
+    """Executes commands, one at a time.
 
     Args:
         service: Loads and runs the routes.
@@ -229,7 +229,7 @@ class Execution:
         place = self._folder.path_of(name or "command")
         loaded = await self._service.trial({place: definition.text})
         faults = [one for one in loaded.faults if one.path == place]
-        # Nothing that is added may be left out but MQTT_CONFIG.
+        # A definition of which a reload would skip a part is refused; only MQTT_CONFIG may be skipped.
         left_out = [
             one for one in faults if one.code is FaultCode.SKIPPED and not one.message.startswith(IGNORED_BLOCK)
         ]
@@ -275,6 +275,8 @@ class Execution:
             raise RefusedError(f"the routes cannot be loaded: {failed.message}")
 
     async def _restore(self, texts: Mapping[str, str | None]) -> None:
+        """Write the earlier texts of files; a failure is logged."""
+
         def restore() -> None:
             changed = {name: text for name, text in texts.items() if self._folder.read(name) != text}
             self._folder.change(changed)
@@ -285,7 +287,12 @@ class Execution:
             log.exception("route files of the setting coreflux could not be restored: %s", ", ".join(texts))
 
     def _is_added_file(self, name: str) -> bool:
-        """Return whether a command wrote the file of a route; raises for a file that no command wrote. Blocks."""
+        """Return whether a command wrote the file of a route; False without a file. Blocks.
+
+        Raises:
+            RefusedError: There is a file, which no command wrote, or which is that of another route.
+            FolderError: A link or a folder has its path.
+        """
         text = self._folder.read(name)
         if text is None:
             return False

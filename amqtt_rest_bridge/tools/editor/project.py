@@ -1,7 +1,7 @@
 """The route files of an editor: their texts as they are typed, and what is wrong with them, alone and together. Pure.
 
-So that a keystroke is quick in a long text, it is read in parts, each from one DEFINE to the next. Only a part that has
-changed is read again.
+A text is read in parts, each from one DEFINE to the next. After a keystroke only the part that has changed is read
+again, so that editing a long text is quick.
 """
 
 import re
@@ -21,7 +21,8 @@ MAX_TEXT = 1 << 20
 """Characters of a file beyond which it is not read while it is typed."""
 _DEFINE = re.compile(r"^(?=[^\S\n]*DEFINE(?![\w-]))", re.MULTILINE | re.IGNORECASE)
 _ANY_TYPE = re.compile(r"\"\*/\*\"|'\*/\*'")
-_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")  # in faults
+# The messages and hints of faults that name a line.
+_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")
 _START = Position(1, 1)
 
 
@@ -41,8 +42,8 @@ class Finding:
 class Part:
     """A definition, or what precedes the first one: its text, and what it holds by itself.
 
-    `offset` and `line` are where it begins in its source, both from 0. In `alone` places count from its own beginning,
-    in `loaded` from that of the source.
+    `offset` and `line` are where it begins in its source, both from 0. `alone` and `loaded` are the events and faults
+    of its text. Places in `alone` count from the beginning of the part, places in `loaded` from that of the source.
     """
 
     source: str
@@ -60,7 +61,10 @@ class Part:
 
 @dataclass(slots=True)
 class RouteText:
-    """A file: its text, the cells of a notebook by their numbers, and its parts; `unread` are faults of its octets."""
+    """A file: its text, the cells of a notebook by their numbers, and its parts.
+
+    `unread` has the faults of a file that is too large, or whose octets cannot be read.
+    """
 
     path: str
     text: str
@@ -100,7 +104,9 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        self._unfinished_parts: dict[str, dict[str, Part]] = {}  # by path; of texts that are still read
+        self._unfinished_parts: dict[
+            str, dict[str, Part]
+        ] = {}  # by path and text; of files that `put_in_steps` is reading
 
     def put(self, path: str, text: str) -> None:
         """Add a file, or change its text."""
@@ -125,14 +131,14 @@ class Project:
         sources = list(sources_of(path, text.encode("utf-8", "replace")))
         file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
         for source in sources:
-            begin, errors, line = len(file.parts), 0, 0
+            parts_before, errors, line = len(file.parts), 0, 0
             for offset, part_text in _parts(source.text):
                 part = self._part(source.path, part_text, offset, line, known.get(part_text))
                 file.parts.append(part)
                 line += part_text.count("\n")
                 errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
-                if errors > MOST_UNREADABLE:  # it is read up to there only, as by `check`
-                    file.parts[begin:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
+                if errors > MOST_UNREADABLE:  # read the source as one part: it ends at the same fault as in `check`
+                    file.parts[parts_before:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
                     break
                 if part_text not in known:
                     known[part_text] = part
@@ -146,7 +152,7 @@ class Project:
         self._unfinished_parts.pop(path, None)
 
     def reload(self, paths: Iterable[str]) -> None:
-        """Read again what files name: variables, secrets, certificates."""
+        """Read the variables, secrets and certificates of files again."""
         files = [self.files[path] for path in paths if path in self.files]
         for part in (part for file in files for part in file.parts):
             part.alone = load_text(Source("", part.text), part.parsed, self._environment)
@@ -171,18 +177,18 @@ class Project:
             parsed = parse_text(text)
             alone = load_text(Source("", text), parsed, self._environment)
             return Part(source, text, offset, line, parsed, alone, _moved(alone, source, line))
-        is_there = (old.source, old.line) == (source, line)
-        loaded = old.loaded if is_there else _moved(old.alone, source, line)
+        has_moved = (old.source, old.line) != (source, line)
+        loaded = old.loaded if not has_moved else _moved(old.alone, source, line)
         return replace(old, source=source, offset=offset, line=line, loaded=loaded)
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text before each DEFINE that begins a definition and is in no block comment; yield offsets and texts."""
+    """Split a text before each DEFINE that begins a line and is in no block comment; yield offsets and texts."""
     begin = 0
     last_end = text.rfind("*/")
     for found in _DEFINE.finditer(text):
         end = found.start()
-        may_be_in_comment = False  # which begins in this part, and ends behind it; one that is never closed does not
+        may_be_in_comment = False  # a comment that begins before this DEFINE, and ends behind it
         if last_end >= end and text.find("/*", begin, end) >= 0:
             part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
             may_be_in_comment = part.rfind("/*") >= max(0, part.rfind("*/") - 1)
@@ -193,7 +199,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
-    """Return what a part holds, with places counted from the beginning of its source, `lines` above it."""
+    """Return what a part holds, with places in its source, in which `lines` lines precede the part."""
 
     def moved(position: Position) -> Position:
         return Position(position.line + lines, position.column)
