@@ -100,8 +100,8 @@ class PrivateEndpoint:
         self._lossless = lossless
         self._sessions: dict[str, BridgeSession] = {}
         self._keys_in_flight: set[str] = set()  # of the messages on disk that are in flight in any session
-        self._by_key: dict[tuple[str, ...], EventSubscription] = {}
-        self._index: TopicIndex[EventSubscription] | None = None
+        self._by_key: dict[tuple[str, ...], EventSubscription] = {}  # all subscriptions, by `EventSubscription.key`
+        self._index: TopicIndex[EventSubscription] | None = None  # of them; None: to be built again
         # The topics of all events; None unless the bridge subscribes to unmatched topics.
         self._event_topics: TopicIndex[EventSubscription] | None = None
         self._receivers: dict[str, tuple[Receiver, ...]] = {}

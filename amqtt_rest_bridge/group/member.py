@@ -213,7 +213,7 @@ class Member:
             self.own.publish(self.leases.stop(time.time()))
         slots, commands = list(self._slots.by_number.values()), self._slots.commands
         for slot in slots:
-            slot.drop(shared=False)
+            slot.drop(include_shared=False)
         self._calls.drop_calls()
         ending = [] if commands is None else [asyncio.ensure_future(commands.end())]
         drained = await asyncio.gather(*(slot.wait_until_ended(_DRAIN_SECONDS) for slot in slots))

@@ -228,11 +228,11 @@ class Slot:
         if name not in wanted.sessions:
             await self._intakes.pop(name).client.close()
 
-    def drop(self, *, shared: bool) -> None:
-        """Take no more messages, and drop those whose calls have not begun; see `Intake.drop` for `shared`."""
+    def drop(self, *, include_shared: bool) -> None:
+        """Take no more messages, and drop those whose calls have not begun; see `Intake.drop`."""
         for intake in self.intakes:
             intake.pause()
-            intake.drop(shared=shared)
+            intake.drop(include_shared=include_shared)
 
     async def wait_until_ended(self, seconds: float) -> bool:
         """Wait until the calls of all messages have ended; return False if some have not after `seconds`."""
@@ -331,7 +331,7 @@ class OpenSlots:
     def leave(self, slot: Slot, *, hands_over: bool) -> None:
         """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
         slot.is_leaving = True
-        slot.drop(shared=not hands_over)
+        slot.drop(include_shared=not hands_over)
         self._calls.drop_calls()
         leave = self._hand_over if hands_over else self._close
         self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
@@ -343,7 +343,7 @@ class OpenSlots:
         holder then repeats those of their calls that had ended. A stop of the worker waits for 1.5 s only.
         """
         if not await slot.wait_until_ended(self.plan.longest_timeout + _SLACK_SECONDS):
-            slot.drop(shared=True)
+            slot.drop(include_shared=True)
             self._calls.drop_calls()
         await self.close_and_grant(slot)
 

@@ -402,19 +402,19 @@ class Intake(MessageSession):
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    def drop(self, *, shared: bool) -> None:
+    def drop(self, *, include_shared: bool) -> None:
         """Drop messages whose calls have not begun: the broker sends them on the session's next connection.
 
         Delayed and unserved messages are abandoned here. For the others, `MqttDelivery.is_dropped` tells the engine not
-        to begin their calls. A message for several events is dropped only with `shared`: if one of its calls has ended,
-        that call is repeated.
+        to begin their calls. A message for several events is dropped only with `include_shared`: a call of it that has
+        ended is repeated.
         """
         for delivery in self.unacknowledged.values():
-            delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
+            delivery.is_dropped = not delivery.has_ended and (include_shared or not delivery.is_shared)
         waiting, self._delayed = self._delayed, deque[_Delayed]()
-        self._delayed.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
+        self._delayed.extend(one for one in waiting if not (include_shared or one.delivery.is_dropped))
         for one in waiting:
-            if shared or one.delivery.is_dropped:
+            if include_shared or one.delivery.is_dropped:
                 one.delivery.abandon()
         while self._unserved:
             self._unserved.pop().abandon()
