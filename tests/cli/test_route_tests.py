@@ -218,7 +218,7 @@ def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
         f"  hint: write a value for the test into {path}, as in secrets: {{token: abc}}",
         f"  {lot}:4:81: error: the test file has no secret key",
         f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
-        f"  {r}:6:23: error: the test file has no secret key",
+        f"  {r}:6:33: error: the test file has no secret key",
         f"  hint: write a value for the test into {path}, as in secrets: {{key: abc}}",
     ]
     assert shown.count("  for the reasons above") == 2
