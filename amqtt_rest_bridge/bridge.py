@@ -1,12 +1,12 @@
-"""The bridge as a program: settings in, parts out. Loaded, started, reloaded, drained and stopped here, on one loop.
+"""The bridge as a program: makes its parts from the settings, loads, starts, reloads and stops them. One event loop.
 
     broker ── place (sessions) ──> engine.client_mode ──> http.client ──> HTTP servers
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `Program` is what a bridge consists of; its place says how it reaches its
-broker, and with whom it shares the work: `group.member` for a worker, `group.plugin_member` for the plugin. `worker`
-runs the bridge of a worker, `plugin_bridge` that of the plugin.
+`Program` has the parts; they decide about messages. Its place is the part that reaches the broker, and shares the work
+with other bridges: `group.member` for a worker, `group.plugin_member` for the plugin. `worker` runs the program of a
+worker, `plugin_bridge` that of the plugin.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # each takes memory that the other's process can do without
 log = logging.getLogger(__name__)
 
 _GRACE_SECONDS: Final = 5.0  # for running requests at the end ...
-_REPLY_LEAD_SECONDS: Final = 0.5  # ... of which those that wait for a reply get less: they are answered 503 then
+_REPLY_LEAD_SECONDS: Final = 0.5  # ... so much less for those that wait for a reply, which are then answered 503
 _SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
@@ -112,7 +112,7 @@ class Program:
             self._host = host = Host(
                 publisher, connects, seen, LoopClock(), random.SystemRandom().random,
                 limits, runs, self._admin.recorder if settings.records_runs else None,
-                keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
+                keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool makes such keys
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
             self._client_mode = ClientMode(host, self._outcomes, self._leads)
@@ -120,7 +120,7 @@ class Program:
                 host, self._outcomes, is_mqtt_5=settings.is_mqtt_5, openapi=settings.openapi
             )  # fmt: skip
             self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
-            """Its sessions at the broker."""
+            """How it reaches its broker."""
             self._opened = opened.pop_all()
         self.reporter = StatusReporter(self._outcomes.statistics, self.place.announce, self.place.status_topic)
         """Publishes the status of the routes."""
@@ -193,7 +193,7 @@ class Program:
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
         await place.begin()
-        await place.catch_up()  # before a caller gets an answer which says that its request is published
+        await place.catch_up()  # before the ports: their callers are answered that their requests are published
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, self)
         if self.admin_port is not None:
@@ -240,7 +240,7 @@ class Program:
         self._outcomes.note_unmatched(Message(topic, b"", time.time()))
 
     async def _watch_unmatched(self) -> None:
-        """Note messages that concern no client event, while a caller follows them."""
+        """Receive messages that concern no client event while a caller of the admin port follows them."""
         while True:
             wanted = await self._admin.recorder.followers.unmatched_changed()
             await self.place.watch_unmatched(wanted=wanted)
@@ -268,7 +268,7 @@ class Program:
         return replace(loaded, faults=(*loaded.faults, *needed))
 
     def report(self, route: str) -> None:
-        """Publish the status of a present route now, where status is published at all."""
+        """Publish the status of a present route now, if statuses are published."""
         if self._settings.status_seconds and (statistics := self._outcomes.statistics.get(route)) is not None:
             self.reporter.report(statistics)
 

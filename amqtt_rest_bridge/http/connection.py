@@ -59,7 +59,7 @@ _CHUNK_LINE_TOO_LONG: Final = refuse(
 _MOST_LINE_BYTES: Final = 16_384  # of size lines and trailers between two pieces of content
 _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
 _HOST_VALUE: Final = re.compile(_HOST, re.ASCII)
-_NOT_ORIGIN_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
+_OTHER_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
 _UPGRADE: Final = re.compile(rb"(?i)\r\nupgrade(?=[ \t]*:)")
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
@@ -72,7 +72,7 @@ class State(Enum):
     SHAKING_HANDS = auto()
     """The TLS handshake runs; it began at `began`."""
     READING = auto()
-    """A request is awaited, or a part of it has come, the first at `began`."""
+    """A request is awaited. If a part of it has come, the first part came at `began`."""
     ANSWERING = auto()
     """The answer is being made; the last part of the request came at `began`."""
     STREAMING = auto()
@@ -101,10 +101,10 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._is_queued = False  # for a turn
         self._is_paused = False  # the socket is not read
         self._is_full = False  # a part of what was written has not left
-        self._unsent = 0  # how many bytes had not left when `close_overdue` last looked
+        self._unsent = 0  # bytes that waited to be sent when `close_overdue` last looked
         self._request_id = ""  # of the last request
         self._pending_answer: Later | None = None  # the answer that is being made
-        self._when_left: Callable[[], None] | None = None
+        self._when_left: Callable[[], None] | None = None  # called when the peer closes its side
         self._has_served = False
         self._was_refused = False  # the last answer was an error
         self._stream: _StreamSender | None = None
@@ -437,7 +437,7 @@ def write_head(response: Response, request_id: str, now: int, version: str = "1.
     return b"%bX-Request-ID: %b\r\n%b\r\n" % (head, request_id.encode(), _date(now))
 
 
-@lru_cache(maxsize=64)  # most answers are alike; one may have 64 KiB of headers, which came from its caller
+@lru_cache(maxsize=64)  # most answers are alike; few are kept, since headers that a caller has sent may take 64 KiB
 def _head_lines(status: str, headers: Headers, length: int | None, version: str, close: bool) -> bytes:
     lines = [f"HTTP/{version} {status}"]
     for name, value in headers:
@@ -509,10 +509,11 @@ class _StreamSender:
 
 
 class RequestReader:
-    """Reads one request at a time. When it `is_complete`, also by a `refusal`, call `begin` to read the next one.
+    """Reads one request at a time; `begin` forgets it, to read the next one.
 
-    `is_understood`: the head has been read, so that the application can answer, also a refused request. `is_last`: the
-    connection is to be closed after the answer.
+    `is_complete`: the request is to be answered, since all of it has come or it has a `refusal`. `is_understood`: its
+    head has been read, so that the application can answer, even if the body was refused. `is_last`: the connection is
+    to be closed after the answer.
 
     Args:
         max_body_bytes: A larger body is refused as soon as its size is known.
@@ -563,17 +564,18 @@ class RequestReader:
         return data
 
     def _read_head(self, data: bytes) -> bytes:
+        """Read the head if all of it has come, else hold its part; return the bytes behind it."""
         held = self._partial_head + data if self._partial_head else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
-        end = held.find(b"\r\n\r\n") + 4
+        blank_line = held.find(b"\r\n\r\n")
         line = _REQUEST_LINE.match(held, 0, _MOST_HEAD_BYTES)
-        if end == 3:
+        if blank_line < 0:
             self._partial_head = held
             if len(held) >= _MOST_HEAD_BYTES:
                 self.refuse(_HEAD_TOO_LARGE)
             elif b"\n\n" in held or (b"\n" in held and line is None):
                 self.refuse(_invalid("its first line is not one of HTTP/1.1"))
             return b""
-        self._partial_head = b""
+        self._partial_head, end = b"", blank_line + 4
         if end > _MOST_HEAD_BYTES:
             self.refuse(_HEAD_TOO_LARGE)
         elif line is None:
@@ -646,7 +648,7 @@ class RequestReader:
             self._line_bytes = 0  # bytes of such lines and trailers since the last content
         if not _HOST_VALUE.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
             self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
-        elif not self.target.startswith("/") and not _NOT_ORIGIN_TARGET.fullmatch(self.target):
+        elif not self.target.startswith("/") and not _OTHER_TARGET.fullmatch(self.target):
             self.refuse(_invalid("the request target holds a user name, or no address"))
         elif coding is not None and self.version == "1.0":
             self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))

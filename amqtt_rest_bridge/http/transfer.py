@@ -4,9 +4,9 @@ A kept connection may have died. libcurl looks once a second at most, and repeat
 connection if the kept one fails. So each kept connection is checked here just before its request leaves, and libcurl's
 repetition is stopped.
 
-The handles are run here, as pycurl's `AsyncCurlMulti` sets the timer twice for each request and has the loop watch each
-socket, for a seventh more processor time a message. It also does not show which responses are incomplete, so that each
-would need `_acknowledge`.
+The handles are run here in place of pycurl's `AsyncCurlMulti`. That one sets the timer twice for each request, and has
+the loop watch each socket, which takes a seventh more processor time a message. It also hides which responses are
+incomplete, and only these need `_acknowledge`.
 
 libcurl accepts heads that two programs could read differently. They are refused here: lines without a proper name, both
 a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Content codings are undone with zlib within
@@ -38,10 +38,11 @@ from amqtt_rest_bridge.lot.model import HttpRequest, Method, Pairs
 LONGEST_IDLE: Final = 55.0
 """Seconds that an idle connection is kept."""
 _MOST_CONNECTIONS: Final = 1024
-_LARGE: Final = 65_536  # bytes of a request body from which its handle is not kept
+_LARGE: Final = 65_536  # a handle that has sent a body of so many bytes is closed, since it keeps their memory
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
-# Headers that libcurl would add. A line without a value suppresses one; a line of the request before it is sent.
+# Headers that libcurl would add, and does not with a line that has no value. A line of the request comes first, and is
+# sent.
 _SUPPRESSED_HEADERS: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
 _COMMON_OPTIONS: Final = (
@@ -59,7 +60,7 @@ _COMMON_OPTIONS: Final = (
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
-_LONGEST_USUAL: Final = 128  # bytes of a header line that is remembered
+_LONGEST_REMEMBERED: Final = 128  # bytes of a header line that is remembered
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
 _END_OF_HEAD: Final = (b"\r\n", b"\n")
 _WITHOUT_BODY: Final = frozenset({204, 304})
@@ -93,7 +94,7 @@ class ContentTooLargeError(Exception):
 class Head(NamedTuple):
     """Status, reason and header fields, in order. `is_http_1` is False for HTTP/2.
 
-    `used`: values of the fields that the client itself uses, by name in lower case.
+    `used`: values of the fields that concern the client (`_USED_FIELDS`), by name in lower case.
     """
 
     status: int
@@ -104,7 +105,7 @@ class Head(NamedTuple):
 
     @property
     def has_uncertain_end(self) -> bool:
-        """Return whether a forbidden body may follow, which would be read as the next response."""
+        """Return whether a body may follow that HTTP forbids. It would be read as the next response."""
         if self.status not in _WITHOUT_BODY:
             return False
         # The Content-Length of a 304 is that of the response it replaces.
@@ -144,7 +145,7 @@ def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
             if key:
                 used[key].pop()
         else:
-            name, value, key = _usual_field(line) if len(line) <= _LONGEST_USUAL else _field(line)
+            name, value, key = (_remembered_field if len(line) <= _LONGEST_REMEMBERED else _field)(line)
         fields.append((name, value))
         if key:
             used.setdefault(key, []).append(value)
@@ -163,7 +164,7 @@ def _field(line: bytes) -> tuple[str, str, str]:
     return field[1], _text(field[2].encode("latin-1")), key if key in _USED_FIELDS else ""
 
 
-_usual_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
+_remembered_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
 
 
 def _text(value: bytes) -> str:
@@ -220,7 +221,7 @@ def _decode_content(body: bytes, codings: str, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, window_bits: int, limit: int) -> bytes:
-    """Undo one coding: that of all members of a gzip body, or of the one stream of another."""
+    """Undo one coding. A gzip body may have several members; one of another coding is one stream."""
     parts: list[bytes] = []
     room = limit
     while True:
@@ -311,7 +312,7 @@ class Transfer:
         try:
             if ended is None or ended.phase is Phase.BODY or self._first_bytes:
                 version = self.easy.getinfo(pycurl.INFO_HTTP_VERSION)
-                # Read before `ended` is raised: that the head is malformed is the better explanation.
+                # First, since a malformed head explains a failure better than `ended` does.
                 head = _read_head(self._lines, where, is_http_1=version != pycurl.CURL_HTTP_VERSION_2_0)
             if ended is not None:
                 raise failures.attempt_failed(where, ended, seconds=seconds, limit=self._limit)
@@ -365,7 +366,7 @@ class Transfer:
         if self._opened_sockets:
             self._connection = self._connections.note_opened(local_port, self._opened_sockets)
         elif (connection := self._connections.by_port.get(local_port)) is not None:
-            if not self._connections.may_use(connection):
+            if not self._connections.try_to_reuse(connection):
                 self._aborted_as = STALE
                 return int(pycurl.PREREQFUNC_ABORT)
             self._connection = connection
@@ -421,7 +422,7 @@ class Connections:
         self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
         self._sockets = selectors.DefaultSelector()  # watches all sockets of libcurl, and the loop watches it
         self._loop.add_reader(self._sockets, self.run_ready)
-        self._watched: dict[int, int] = {}  # events by descriptor
+        self._watched: dict[int, int] = {}  # the events that are watched, by descriptor
         # Sockets between two requests. They stay watched, which saves 4 us a request.
         self._unused_sockets: set[int] = set()
         self._reused_socket = -1  # the kept socket that a request is leaving on
@@ -464,7 +465,7 @@ class Connections:
     # Kept connections: whether they are open, quiet and not too old.
 
     def note_opened(self, port: int, descriptors: list[int]) -> KeptConnection | None:
-        """Return a new connection on the socket with this local port, None if no socket has it."""
+        """Note the connection of an opened socket that has this local port, and return it; None if no socket has it."""
         self.by_port = {known: one for known, one in self.by_port.items() if one.descriptor not in descriptors}
         for descriptor in descriptors:
             sock = socket.socket(fileno=descriptor)
@@ -484,15 +485,15 @@ class Connections:
         if self._watched.pop(descriptor, None) is not None:
             self._sockets.unregister(descriptor)
 
-    def may_use(self, connection: KeptConnection) -> bool:
-        """Return whether a kept connection is open, is not too old, and has no unexpected bytes."""
+    def try_to_reuse(self, connection: KeptConnection) -> bool:
+        """Return whether a kept connection is open, is not too old, and has no unexpected bytes; then it is in use."""
         may_use = self._clock() < connection.until and not connection.poller.poll(0)
         self._reused_socket = connection.descriptor if may_use else -1
         return may_use
 
     def keep(self, connection: KeptConnection, head: Head) -> None:
         """Set how long a connection may be used again, after a complete response."""
-        if not head.is_http_1:  # its servers send frames between responses, so `may_use` does not fit
+        if not head.is_http_1:  # HTTP/2 servers send frames between responses, which `try_to_reuse` would not expect
             self.by_port = {port: one for port, one in self.by_port.items() if one is not connection}
             return
         seconds = 0.0 if head.has_uncertain_end else LONGEST_IDLE
@@ -560,7 +561,7 @@ class Connections:
         self._start_timer()
 
     def _start_timer(self) -> None:
-        """Start the timer, unless it fires early enough, as for nearly each request."""
+        """Start the timer, unless it fires early enough already; for most requests it does."""
         if self._due_at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()

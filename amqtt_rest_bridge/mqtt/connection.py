@@ -1,4 +1,4 @@
-"""One connection to a broker, from CONNECT to its end: messages come, and publications go. One event loop only.
+"""One connection to a broker, from CONNECT to its end: it receives messages and publishes. One event loop only.
 
 `reconnecting` opens a `MqttConnection`, and another one when it has ended. So packet ids, acknowledgements and unsent
 packets end with their connection, and an acknowledgement for an old connection cannot reach a message of a new one.
@@ -29,7 +29,7 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
-KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
+KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for 1.5 times as long
 _SLOWEST: Final = 1024  # bytes a second of a large packet
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
 _MOST_PUBLISHED: Final = 1024  # unacknowledged publications, even if the broker takes more
@@ -52,10 +52,10 @@ class Granted:
     Args:
         session_present: Whether it had kept the session.
         session_expiry: Seconds for which it keeps the session: as asked for, or less.
-        receive_maximum: How many publications it takes before it has acknowledged one.
+        receive_maximum: How many publications may be unacknowledged at a time.
         maximum_qos: The highest QoS of a publication.
         maximum_packet_size: Bytes of the largest packet that it takes; it ends the connection at a larger one.
-        keep_alive: Seconds; after half as long again without a packet it publishes the will (section 3.1.2.10).
+        keep_alive: Seconds; after 1.5 times as long without a packet it publishes the will (section 3.1.2.10).
         properties: All of CONNACK.
     """
 
@@ -96,9 +96,10 @@ class Liveness:
         return self._decoder.is_within and self.bytes_received - before >= _SLOWEST * seconds
 
     def check(self, seconds: float, *, can_read: bool) -> bool | None:
-        """Return whether to send PINGREQ: a direction was silent for `seconds`. None if the last one has no answer.
+        """Look whether packets have gone both ways in the last `seconds`.
 
-        Unless `can_read`, no answer can be read, and none is awaited.
+        Returns True to send PINGREQ, since one direction was silent; False to do nothing; None if the last PINGREQ has
+        no answer, so that the connection has failed. Unless `can_read`, no answer is awaited.
         """
         is_alive = self.has_received or self.is_large_packet_coming(self._bytes_at_check, seconds)
         if is_alive or not can_read:
@@ -132,7 +133,7 @@ class MqttConnection(asyncio.Protocol):
         self.granted = Granted()
         """What the broker has granted, once `open` has returned."""
         self.has_refused_packet = False
-        """Whether the broker has ended the connection because of a packet; it does not say which one."""
+        """Whether the broker has ended the connection because it refuses a packet. It does not say which packet."""
         self._address = address
         self._session = session
         self._on_message = on_message
@@ -309,7 +310,7 @@ class MqttConnection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Write on this transport."""
+        """Use this transport."""
         self._transport = cast("asyncio.Transport", transport)
         if self._socket is None and self._address.path is not None:
             self._socket = transport.get_extra_info("socket")
@@ -336,7 +337,7 @@ class MqttConnection(asyncio.Protocol):
         self._on_writable()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End."""
+        """End the connection."""
         self._end("the connection was lost")
 
     # Opening.
@@ -386,7 +387,7 @@ class MqttConnection(asyncio.Protocol):
         code = (await self._ask(packet_id, standard.SUBACK, packet))[0]
         if code >= standard.FAILURE:
             raise BrokerError(f"the broker refuses to subscribe {wanted.topic_filter}: {REASONS[code]}", code)
-        if self._is_5 and code < wanted.qos:  # messages would be lost without a word
+        if self._is_5 and code < wanted.qos:  # messages would be lost, and nothing would say so
             raise BrokerError(
                 f"the broker grants QoS {code} to the subscription of {wanted.topic_filter}, "
                 f"which needs QoS {wanted.qos}"
@@ -401,7 +402,7 @@ class MqttConnection(asyncio.Protocol):
     # Sending.
 
     def _write(self, packet: bytes) -> None:
-        """Send a packet, together with those that the next iterations of the loop add: each write wakes the broker."""
+        """Send a packet, in one write with those of the next iterations of the loop: each write wakes the broker."""
         if not self._unsent:
             self._loop.call_soon(self._gather, 0)
         self._unsent.append(packet)
@@ -438,7 +439,9 @@ class MqttConnection(asyncio.Protocol):
             await asyncio.wait([answer], timeout=CONNECT_SECONDS)
             if answer.done():
                 return answer.result()
-            if not self._liveness.is_large_packet_coming(before, CONNECT_SECONDS):  # else the answer may come behind it
+            if not self._liveness.is_large_packet_coming(
+                before, CONNECT_SECONDS
+            ):  # behind one, the answer may still come
                 # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
                 asked = standard.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
@@ -489,7 +492,7 @@ class MqttConnection(asyncio.Protocol):
             self._loop.call_soon(self._process_packets)
 
     def _set_reading(self, wanted: bool) -> None:
-        """Start or stop reading from the socket; does nothing if that is so already."""
+        """Start or stop reading from the socket, if that is not so already."""
         if self._transport is None or self._ended.done():
             return
         if wanted:
@@ -505,8 +508,8 @@ class MqttConnection(asyncio.Protocol):
             if self._is_5:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
                 if packet_id in self._unacknowledged:
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
-                # Allowed in a kept session: Mosquitto 2.0 sends again all that was under way, even if the client now
-                # takes less. If the connection ended, the next one would begin in the same way.
+                # Allowed in a kept session: Mosquitto 2.0 sends again all that was under way, even if Receive Maximum
+                # is smaller now. If that ended the connection, the next one would begin and end in the same way.
                 if len(self._unacknowledged) >= self._session.receive_maximum and not self.granted.session_present:
                     raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")  # section 3.3.4
             self._unacknowledged[packet_id] = packet.qos
