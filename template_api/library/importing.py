@@ -46,7 +46,7 @@ NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
 _AS_GIVEN = ("slug", "title", "short_description", "content", "difficulty", "cells_text")  # members of a source
 _GONE = "gone"  # the source_status of a template that a pruning import did not find any more
-_LOCK_KEY = 0x7E3A1A7F  # any constant but that of the lock under which tables are made
+_LOCK_KEY = 0x7E3A1A7F  # of PostgreSQL's advisory lock; another lock than that under which tables are made
 _LOCK_PAUSE_SECONDS = 0.1
 
 
@@ -120,7 +120,7 @@ def import_templates(
 def _import_lock(engine: Engine) -> Iterator[None]:
     """Wait until no other import runs, then keep others waiting until this block ends, or this process.
 
-    On SQLite the lock is that of an empty database beside the library's: its own is needed for each template in turn.
+    On SQLite it is the lock of an empty database beside the library. The library's own lock is free between templates.
     """
     with ExitStack() as held:
         if engine.dialect.name == "sqlite":
@@ -174,7 +174,7 @@ class _Import:
         self._observe(reading)
 
     def finish(self, paths: Sequence[Path], *, prune: bool) -> Report:
-        """Bring the synonyms, hide what was not found where that is wanted, and return what was done."""
+        """Store the synonyms, hide templates that were not found if `prune`, and return what was done."""
         self._bring_synonyms(paths, prune=prune)
         pruned = prune and not self._counts[Outcome.FAILED]
         if pruned:
@@ -194,7 +194,7 @@ class _Import:
     def _bring(self, source: TemplateSource, where: str) -> Outcome:
         id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
         identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
-        for kind, name in identities:  # a second template of one slug is refused: each import would swap them
+        for kind, name in identities:  # a second template with a slug or id is refused: it would replace the first
             if (kind, name) in self._seen:
                 raise ValueError(f"{kind} {name!r} was already used by {self._seen[kind, name]}")
         self._seen.update(dict.fromkeys(identities, where))
@@ -204,7 +204,7 @@ class _Import:
             with self._session.begin_nested():
                 outcome = self._store(source, id_)
         except IntegrityError as exc:
-            self._named.clear()  # some may be those of this transaction
+            self._named.clear()  # the transaction that was rolled back may have written some
             raise ValueError("its slug belongs to another template") from exc
         finally:
             self._commit()
@@ -214,15 +214,15 @@ class _Import:
         session = self._session
         known = session.get(TemplateRow, id_) if id_ in self._known else None
         facets = {
-            "category": source.category and self._object("category", source.category),
-            "tags": [self._object("tags", each) for each in source.all_tags],
-            "routes": [self._object("routes", each) for each in source.all_routes],
-            "broker_version": source.broker_version and self._object("broker_version", source.broker_version),
+            "category": source.category and self._classifier("category", source.category),
+            "tags": [self._classifier("tags", each) for each in source.all_tags],
+            "routes": [self._classifier("routes", each) for each in source.all_routes],
+            "broker_version": source.broker_version and self._classifier("broker_version", source.broker_version),
         }
         given: dict[str, Any] = {name: getattr(source, name) for name in _AS_GIVEN}
         row = known or TemplateRow(**given)
         row.sqlmodel_update(given | {"id": id_, "url": source.url and str(source.url), "digest": source.digest()})
-        if row.source_status != source.status:  # else a state that was set by command stays
+        if row.source_status != source.status:  # if it is the same, a status that was set by command stays
             row.status = row.source_status = source.status
         row.published_at = source.published_at or row.published_at
         if row.published_at is None and row.status == Status.PUBLISHED:
@@ -250,10 +250,11 @@ class _Import:
             notebook.is_latest, notebook.place = True, place
         return Outcome.ADDED if known is None else Outcome.CHANGED
 
-    def _object(self, member: str, source: NamedSource) -> FreeForm:
-        """Return what classifies templates as they have it; what its source says otherwise is changed in all of them.
+    def _classifier(self, member: str, source: NamedSource) -> FreeForm:
+        """Return a category, tag, route or broker version as templates of the library have it.
 
-        Of several spellings in one import the first counts, so that it is changed once.
+        If its source differs, it is changed in all templates that have it. If one import has several spellings, the
+        first one counts, so that it is changed once.
         """
         if found := self._named.get((member, source.slug)):
             return found

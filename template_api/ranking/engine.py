@@ -33,8 +33,8 @@ Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
 
 _K1: Final = 1.2  # tantivy's, the customary value
-# How many of the best are reordered by their titles. A title adds up to a fifth for words that it shares with the
-# query, rare or not, and up to a fifth for the part of it that the query has, where common words count less. The second
+# The best templates are reordered by their titles. A title that is like the query raises the score by up to a fifth
+# (`title_likeness`), and one whose words the query has by up to another fifth; there rare words count more. The second
 # bonus gained up to 0.008 nDCG on three test collections.
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
@@ -42,7 +42,7 @@ _TITLE_COVERED_BONUS: Final = 0.2
 # The least score of a template that was found, however few words of a long query it has.
 _LEAST_SCORE: Final = 1e-6
 _FLOOR: Final = 0.1  # of the best score; a template below it only has words that hardly count
-_BITS: Final = 20  # words looked up in one query; scores are exact up to 24 bits
+_BITS: Final = 20  # terms that one query looks up, a bit of the score each; scores are exact up to 24 bits
 _SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may become
 # Documents are held until a part of the index is complete. With the least that tantivy takes, 15 MB, a part has 170
 # templates of 300 words, and there are so many more parts to merge.
@@ -51,7 +51,7 @@ _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class _Indexed(NamedTuple):
-    """What results are ordered by, beside the index: folded words of the title and their stems, a time."""
+    """What a template is ordered by beside its score: words of its title, folded, and their stems; its time."""
 
     key: str
     title: str
@@ -60,7 +60,7 @@ class _Indexed(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A template found, `row` is its number in the index. A tuple, as many are made."""
+    """A template that was found; `row` is its number in the index."""
 
     score: float
     row: int
@@ -77,7 +77,7 @@ _ORDERS: Final = {
 
 
 class Ranking:
-    """One state of the index: its words, its templates by their row, and what words are also searched as."""
+    """One state of the index: its words, its templates by their rows, and the synonyms that are searched too."""
 
     def __init__(
         self, searcher: Searcher, vocabulary: Vocabulary, templates: Mapping[int, _Indexed], synonyms: Synonyms
@@ -97,10 +97,13 @@ class Ranking:
     ) -> Page[str]:  # fmt: skip
         """Return at most `limit` templates that have a word of the text and pass the filters, best first.
 
-        A score is the share of what a template could reach at most for this text. What scores less than a tenth of the
-        best is left out, unless it has all rare words of the text. `offset` leaves out that many of the first, `place`
-        what was shown before it. Of equals the newest comes first, then the one with the lowest key. Without a text all
-        that changed `since` are found, or all in the order of titles, with a score of 0. `exact` keeps the words.
+        A score is a share, from 0 to 1, of the highest possible score for this text. A template that scores less than a
+        tenth of the best one is left out, unless it has all rare words of the text. Of templates with equal scores the
+        newest comes first, then the one with the lowest key.
+
+        Without a text, `since` finds all templates that have changed since then, and the order of titles finds all;
+        their score is 0. `offset` leaves out the first ones, `place` those that were shown before. `exact` corrects no
+        words.
         """
         meaning = self._meaning(text, exact=exact)
         wanted = meaning.wanted
@@ -110,7 +113,7 @@ class Ranking:
         found = self._found(self._query(text, wanted, filters, since), wanted)
         order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
         begin = place or Place(offset)
-        # Beside a place all are ordered: a template that was shown may be anywhere now.
+        # All are ordered if there is a place: a template that was shown before it may be anywhere now.
         ordered = self._ordered(
             found, wanted, order, len(found) if begin.keys else max(begin.shown + limit + 1, _REORDERED)
         )
@@ -146,7 +149,7 @@ class Ranking:
     def facets(
         self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
     ) -> dict[str, int]:
-        """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
+        """Return how many of the templates that `search` finds have each facet. Without a text all templates count."""
         wanted = self._meaning(text, exact=exact).wanted
         query = self._query(text, wanted, filters, since)
         found = self._found(query, wanted)
@@ -163,7 +166,7 @@ class Ranking:
         return filtered(joined(map(self._clause, wanted)) if text else Query.all_query(), filters, since)
 
     def _clause(self, wanted: QueryWord) -> Query:
-        """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
+        """Return the query for a word. Of its options the best counts, times how often the word occurs in the text."""
         options = []
         for option in wanted.options:
             weight = wanted.count * option.weight / len(option.terms)
@@ -172,7 +175,7 @@ class Ranking:
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
     def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_Found]:
-        """Return what a query finds, best first, without what only shares words that hardly count."""
+        """Return what a query finds, best first, without templates that only have words that hardly count."""
         found: list[_Found] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
         end = bisect_left(found, -_FLOOR * found[0][0], key=lambda each: -each[0]) if found and wanted else len(found)
         if end == len(found):
@@ -188,7 +191,7 @@ class Ranking:
     def _ordered(
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
-        """Return the first `count` templates in an order; of the best by relevance, titles decide it too."""
+        """Return the first `count` templates in an order. By relevance, titles reorder the best ones."""
         end = len(found) if order is not Sort.RELEVANCE else min(count, len(found))
         while 0 < end < len(found) and found[end][0] == found[end - 1][0]:
             end += 1
@@ -280,7 +283,7 @@ class SearchIndex:
             del self._templates[row]
 
     def commit(self) -> None:
-        """Make what was put and removed count."""
+        """Make a new `ranking`, with what was put and without what was removed."""
         writer, self._writer = self._writing(), None
         writer.commit()
         writer.wait_merging_threads()
