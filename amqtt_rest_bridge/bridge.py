@@ -124,7 +124,7 @@ class Program:
             self._opened = opened.pop_all()
         self.reporter = StatusReporter(self._outcomes.statistics, self.place.announce, self.place.status_topic)
         """Publishes the status of the routes."""
-        self.reporter.mirror = self.place.status_published
+        self.reporter.on_published = self.place.status_published
         if owns_process:
             return_large_blocks(few_arenas=True)
             use_all_descriptors()
@@ -281,12 +281,12 @@ class Program:
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
         names = {route.name for route in routes}
-        gone: list[tuple[Route, int]] = []  # with how many messages have not ended, those on disk included
+        removed: list[tuple[Route, int]] = []  # with the number of their messages that have not ended, also on disk
         for route in self._routes:
             if route.name not in names:
                 admission = self._outcomes.statistics[route.name].admission
                 on_disk = (self.broker_state.spool or {}).get(route.name, 0)
-                gone.append((route, max(admission.outstanding + admission.awaiting_room, on_disk)))
+                removed.append((route, max(admission.outstanding + admission.awaiting_room, on_disk)))
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -296,7 +296,7 @@ class Program:
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
         subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
-        for route, count in gone:
+        for route, count in removed:
             kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
             if kept or count:
                 unfinished = f"{count} message(s) that it has taken had not ended"

@@ -70,7 +70,7 @@ class StatusReporter:
         self._topic = topic
         self.reload_failure: ReloadFailure | None = None
         """The last reload, if it failed; see `reloaded`."""
-        self.mirror: Callable[[str, bytes], None] | None = None
+        self.on_published: Callable[[str, bytes], None] | None = None
         """Called with each status too: the name of the route, and the payload, empty for a route that is gone."""
         self._is_running = False
         self._seconds = 0.0
@@ -129,8 +129,8 @@ class StatusReporter:
 
     def _publish_status(self, route: str, payload: bytes) -> None:
         self._publish(Publication(self._topic(route), payload, retain=True))
-        if self.mirror is not None:
-            self.mirror(route, payload)
+        if self.on_published is not None:
+            self.on_published(route, payload)
 
     def report_all(self) -> None:
         """Publish the status of all routes now."""

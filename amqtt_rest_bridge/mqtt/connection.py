@@ -106,11 +106,11 @@ class Liveness:
             self.awaits_pong = False
         if self.awaits_pong:
             return None
-        asks = not (self.has_sent and is_alive)
-        self.awaits_pong = asks and can_read
+        must_ping = not (self.has_sent and is_alive)
+        self.awaits_pong = must_ping and can_read
         self.has_sent = self.has_received = False
         self._bytes_at_check = self.bytes_received
-        return asks
+        return must_ping
 
 
 class MqttConnection(asyncio.Protocol):
@@ -449,11 +449,11 @@ class MqttConnection(asyncio.Protocol):
     def _check_liveness(self) -> None:
         """Send PINGREQ if half the keep-alive was silent, and end the connection if the last one has no answer."""
         seconds = self.granted.keep_alive / 2
-        asks = self._liveness.check(seconds, can_read=not self._paused)
-        if asks is None:
+        must_ping = self._liveness.check(seconds, can_read=not self._paused)
+        if must_ping is None:
             self.abort("the broker does not answer PINGREQ")
             return
-        if asks:
+        if must_ping:
             self._write(packets.pingreq())
         self._liveness_timer = self._loop.call_later(seconds, self._check_liveness)
 

@@ -156,8 +156,8 @@ class _Import:
         self._observe = observe
         self._dry_run = dry_run
         self._counts = dict.fromkeys(Outcome, 0)
-        self._seen: dict[tuple[str, str], str] = {}
-        self._named: dict[tuple[str, str], FreeForm] = {}  # in this import, by member and slug
+        self._seen: dict[tuple[str, str], str] = {}  # where each ("slug", slug) and ("id", id) was read
+        self._classifiers: dict[tuple[str, str], FreeForm] = {}  # of this import, by member and slug
         row = TemplateRow
         rows = session.exec(select(row.id, row.slug, row.digest, row.source_status)).all()
         self._known = {id_: (digest, source_status) for id_, _, digest, source_status in rows}
@@ -169,13 +169,13 @@ class _Import:
         outcome = Outcome.FAILED
         if reading.source is not None:
             with noting(reading.faults, reading.where):
-                outcome = self._bring(reading.source, reading.where)
+                outcome = self._import_template(reading.source, reading.where)
         self._counts[outcome] += 1
         self._observe(reading)
 
     def finish(self, paths: Sequence[Path], *, prune: bool) -> Report:
         """Store the synonyms, hide templates that were not found if `prune`, and return what was done."""
-        self._bring_synonyms(paths, prune=prune)
+        self._store_synonyms(paths, prune=prune)
         pruned = prune and not self._counts[Outcome.FAILED]
         if pruned:
             for id_, (_, source_status) in self._known.items():
@@ -191,7 +191,8 @@ class _Import:
         if not self._dry_run:
             self._session.commit()
 
-    def _bring(self, source: TemplateSource, where: str) -> Outcome:
+    def _import_template(self, source: TemplateSource, where: str) -> Outcome:
+        """Store a template that has changed; raise `ValueError` if another one has its slug or id."""
         id_ = source.id or self._id_of_slug.get(source.slug) or template_id(source.slug or "")
         identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
         for kind, name in identities:  # a second template with a slug or id is refused: it would replace the first
@@ -202,15 +203,15 @@ class _Import:
             return Outcome.UNCHANGED
         try:
             with self._session.begin_nested():
-                outcome = self._store(source, id_)
+                outcome = self._store_template(source, id_)
         except IntegrityError as exc:
-            self._named.clear()  # the transaction that was rolled back may have written some
+            self._classifiers.clear()  # the transaction that was rolled back may have written some
             raise ValueError("its slug belongs to another template") from exc
         finally:
             self._commit()
         return outcome
 
-    def _store(self, source: TemplateSource, id_: str) -> Outcome:
+    def _store_template(self, source: TemplateSource, id_: str) -> Outcome:
         session = self._session
         known = session.get(TemplateRow, id_) if id_ in self._known else None
         facets = {
@@ -253,31 +254,32 @@ class _Import:
     def _classifier(self, member: str, source: NamedSource) -> FreeForm:
         """Return a category, tag, route or broker version as templates of the library have it.
 
-        If its source differs, it is changed in all templates that have it. If one import has several spellings, the
-        first one counts, so that it is changed once.
+        If the source says otherwise, all templates that have it are changed. If sources of one import differ, the first
+        one counts, so that they are changed once.
         """
-        if found := self._named.get((member, source.slug)):
+        if found := self._classifiers.get((member, source.slug)):
             return found
         session, facet = self._session, f"{FILTERS[member]}:{source.slug}"
         having = col(TemplateRow.id).in_(select(FacetRow.template_id).where(FacetRow.facet == facet))
         holder = session.exec(select(TemplateRow.facets).where(having).limit(1)).first()
-        held = objects(holder, member) if holder else ()
-        before = next((one for one in held if one["slug"].lower() == source.slug), None)
+        present = objects(holder, member) if holder else ()
+        before = next((one for one in present if one["slug"].lower() == source.slug), None)
         plural = {"category": "categories", "broker_version": "broker_versions"}.get(member, member)
         id_ = before["id"] if before else source.id or template_id(f"{plural}/{source.slug}")
-        named = {"id": id_, "name": source.name, "slug": source.slug}
-        named = {**(before or {}), **named} if source.members is None else {**named, **source.members}
-        if before and before != named:
+        own = {"id": id_, "name": source.name, "slug": source.slug}
+        classifier = {**(before or {}), **own} if source.members is None else {**own, **source.members}
+        if before and before != classifier:
             for row in session.exec(select(TemplateRow).where(having)).all():
                 keywords = row.labels.removeprefix(names(row.facets)).strip()
                 kept = row.facets[member]
-                renamed = [named if one["id"] == id_ else one for one in kept] if isinstance(kept, list) else named
-                row.classify({**row.facets, member: renamed}, keywords)
+                several = isinstance(kept, list)
+                changed = [classifier if one["id"] == id_ else one for one in kept] if several else classifier
+                row.classify({**row.facets, member: changed}, keywords)
                 mark_changed(session, row)
-        self._named[member, source.slug] = named
-        return named
+        self._classifiers[member, source.slug] = classifier
+        return classifier
 
-    def _bring_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
+    def _store_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
         """Store the synonyms of the paths in the place of those before, without the entries that are wrong."""
         found = read_synonyms(paths)
         if found is None and not prune:

@@ -101,8 +101,8 @@ class Ranking:
         tenth of the best one is left out, unless it has all rare words of the text. Of templates with equal scores the
         newest comes first, then the one with the lowest key.
 
-        Without a text, `since` finds all templates that have changed since then, and the order of titles finds all;
-        their score is 0. `offset` leaves out the first ones, `place` those that were shown before. `exact` corrects no
+        Without a text, `since` finds all templates that have changed since then, and sorting by title finds all; their
+        score is 0. `offset` leaves out the first ones, `place` those that were shown before. `exact` corrects no
         words.
         """
         meaning = self._meaning(text, exact=exact)
@@ -112,16 +112,16 @@ class Ranking:
             return Page(ignored=meaning.ignored)
         found = self._found(self._query(text, wanted, filters, since), wanted)
         order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
-        begin = place or Place(offset)
+        start = place or Place(offset)
         # All are ordered if there is a place: a template that was shown before it may be anywhere now.
         ordered = self._ordered(
-            found, wanted, order, len(found) if begin.keys else max(begin.shown + limit + 1, _REORDERED)
+            found, wanted, order, len(found) if start.keys else max(start.shown + limit + 1, _REORDERED)
         )
-        at = {each.template.key: number for number, each in enumerate(ordered, 1)}
-        first = next((at[key] for key in reversed(begin.keys) if key in at), begin.shown)
+        behind = {each.template.key: number for number, each in enumerate(ordered, 1)}
+        first = next((behind[key] for key in reversed(start.keys) if key in behind), start.shown)
         hits = self._hits(ordered[first : first + limit], wanted)
-        ended = begin.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
-        return Page(hits, len(found), meaning.corrected, meaning.ignored, ended)
+        following = start.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
+        return Page(hits, len(found), meaning.corrected, meaning.ignored, following)
 
     def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
         """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
