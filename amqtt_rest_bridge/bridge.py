@@ -4,9 +4,9 @@
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-`Program` has the parts; they decide about messages. Its place is the part that reaches the broker, and shares the work
-with other bridges: `group.member` for a worker, `group.plugin_member` for the plugin. `worker` runs the program of a
-worker, `plugin_bridge` that of the plugin.
+`Program` connects the parts, which decide about messages. One part is the *place*, by which a program
+reaches its broker and shares the work: `group.member` for a worker, `group.plugin_member` for the plugin. `worker` runs
+the program of a worker, `plugin_bridge` that of the plugin.
 """
 
 import asyncio

@@ -175,10 +175,10 @@ class BridgeProcess:
                 self._program = program = Program(
                     settings, MqttPublisher(is_private=True), place, on_reload=self._report_loaded, pids=pids
                 )
-                if self._start.first is None:
+                if self._start.routes is None:
                     self._report_loaded(await program.load())
                 else:
-                    first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
+                    first = pickle.loads(self._start.routes)  # noqa: S301  # of the bridge before
                     program.use_first(first, before=self._start.ports)
                     self._report_loaded(None)
                 return program

@@ -87,7 +87,7 @@ class Entry(Struct, eq=False):
         subscriptions: The subscriptions that it is sent for.
         hops: How many routes it has passed through.
         key: The key of a message on disk, None for others.
-        refused: The failure of a message that was not kept: code, sentence and hint as JSON.
+        failure: The failure of a message that was not kept: code, sentence and hint as JSON. None for others.
         retain: Whether it is sent as a retained message.
         is_late: Whether it has waited. Then the time of its arrival is sent with it.
         was_sent: Whether it was sent on an earlier connection.
@@ -97,7 +97,7 @@ class Entry(Struct, eq=False):
     subscriptions: tuple[EventSubscription, ...]
     hops: int = 0
     key: str | None = None
-    refused: str | None = None
+    failure: str | None = None
     retain: bool = False
     is_late: bool = False
     was_sent: bool = False
@@ -209,8 +209,8 @@ class BridgeSession:
         if entry.key is not None:
             more.append((KEY, entry.key))
             entry.message = None  # if it has to be sent again, it is read from disk
-        if entry.refused is not None:
-            more.append((REFUSED, entry.refused))
+        if entry.failure is not None:
+            more.append((REFUSED, entry.failure))
         hops = entry.hops
         properties = _properties(identifiers, hops, more) if more else _cached_properties(identifiers, hops)
         connection.write(packets.publish(
@@ -263,7 +263,7 @@ class BridgeSession:
 
     def refuse_entry(self, entry: Entry, failure: CallError) -> None:
         """Send a message with the failure that ends it, before those that wait; drop it if too many are refused."""
-        entry.refused, entry.is_late = failure_property(failure), True
+        entry.failure, entry.is_late = failure_property(failure), True
         if self._refused_bytes + entry.size > _MOST_WAITING_BYTES:
             self._endpoint.drop(entry)
             return

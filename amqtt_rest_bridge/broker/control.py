@@ -27,14 +27,14 @@ class Start:
     Args:
         settings: Those of the plugin, checked.
         address: The `PrivateAddress` of the broker's endpoint.
-        first: The routes that an earlier bridge has used last, a pickled `FirstLoad`; None to read the route files.
+        routes: The routes that the bridge before has used last, a pickled `FirstLoad`; None to read the route files.
         level: The least level of log records.
         ports: The ports that it has served, by SERVER_PORT: where 0 asks for a free one it is the same again.
     """
 
     settings: Settings
     address: Any
-    first: bytes | None
+    routes: bytes | None
     level: int
     ports: Mapping[int, int] = field(default_factory=dict)
 
@@ -63,12 +63,12 @@ class Loaded:
     Args:
         server_ports: The bound port for each SERVER_PORT.
         admin_port: The bound admin port.
-        first: The routes in use, a pickled `FirstLoad`; None after a reload that failed, which changes nothing.
+        routes: The routes in use, a pickled `FirstLoad`; None after a reload that failed, which changes nothing.
     """
 
     server_ports: dict[int, int]
     admin_port: int | None
-    first: bytes | None
+    routes: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

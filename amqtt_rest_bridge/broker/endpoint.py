@@ -166,19 +166,19 @@ class PrivateEndpoint:
             self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
-        now, refused = time.time(), None
+        now, failure = time.time(), None
         message = Message(topic, payload, now)
         if first_received is not None:
             message = message_at(topic, payload, now, first_received)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
-            message, refused = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))
+            message, failure = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))
         for session, subscriptions in receivers:
             wanting = subscriptions
             if taken:  # an event that took the message may be lossless no longer: a reload came after the packet
                 wanting = tuple([one for one in subscriptions if one.name not in taken])
             if wanting:
-                self._put(session, Entry(message, wanting, hops, refused=refused))
+                self._put(session, Entry(message, wanting, hops, failure=failure))
 
     def offer_retained(self, topic: str, payload: bytes) -> None:
         """Send a message that a plugin has retained without publishing it. Client events do not receive it."""

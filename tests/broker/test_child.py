@@ -35,7 +35,7 @@ def hear():
 
 start = hear()
 manner, _, marker = start.settings.routes.partition(" ")
-say(Log(30, "a.logger", f"loading {start.first!r}, {start.address}"))
+say(Log(30, "a.logger", f"loading {start.routes!r}, {start.address}"))
 if manner == "faulty":
     fault = Fault("a.lot", Position(1, 1), Severity.ERROR, "a fault")
     say(Failed.because_of(RouteFilesError((fault,))))
@@ -47,7 +47,7 @@ elif manner == "fragile" and not os.path.exists(marker):
     open(marker, "w").close()
     os._exit(1)
 loads = 0
-say(Loaded({0: 4711}, 4712, None if start.first else b"routes 0"))
+say(Loaded({0: 4711}, 4712, None if start.routes else b"routes 0"))
 while (message := hear()) is not None:
     match message:
         case Connect():

@@ -42,7 +42,7 @@ def test_a_bridge_loads_its_routes_and_ends_with_its_broker_whose_socket_it_remo
         loaded = said(ours)
         assert isinstance(loaded, Loaded)
         assert loaded.server_ports[0] > 0
-        first = pickle.loads(loaded.first or b"")
+        first = pickle.loads(loaded.routes or b"")
         assert isinstance(first, FirstLoad)
         assert [route.name for route in first.routes] == ["R"]
     assert process.end(30) == 1

@@ -81,7 +81,7 @@ def mend(broker: Any) -> None:
 
 
 def handlers(broker: Any) -> list["ClientHandler"]:
-    """Return the handlers of a mended broker's connections; an ended connection counts until no message is left."""
+    """Return the handlers of a mended broker's connections, also of ended ones whose messages are not yet passed on."""
     return list(_handlers.get(broker, ()))
 
 
@@ -94,7 +94,7 @@ class ClientHandler(BrokerProtocolHandler):
         self.reading_ended: asyncio.Future[DisconnectPacket | None] = loop.create_future()
         """Done when nothing more is read; the result is the client's DISCONNECT, or None without one."""
         self.connection_ended = asyncio.Event()
-        """Set at the very end: all messages have been passed on, and the will, if one is due, has been sent."""
+        """Set at the very end: no message is left, and the will, if one is due, has been sent."""
         self.publisher: Session | None = None
         """A copy of the session with this connection's user and will; its rights apply to the messages.
 
@@ -106,9 +106,9 @@ class ClientHandler(BrokerProtocolHandler):
         self._subscriptions_left = 0  # how many of the items are subscriptions
         self._items_done = 0
         self._in_hand = 0  # 1 while an item is passed on, else 0
-        self._is_finished = False
-        self._waiting: asyncio.Future[None] | None = None
-        self._is_given_up = False
+        self._is_finished = False  # `pass_on` ends
+        self._waiting: asyncio.Future[None] | None = None  # for the last message
+        self._is_given_up = False  # the messages that are left are dropped
 
     @property
     def messages_left(self) -> int:

@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Part:
-    """A definition, or what precedes the first one: its text, and what it holds by itself.
+    """A definition with its text, or what precedes the first definition.
 
     `offset` and `line` are where it begins in its source, both from 0. `alone` and `loaded` are the events and faults
     of its text. Places in `alone` count from the beginning of the part, places in `loaded` from that of the source.
@@ -104,9 +104,8 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        self._unfinished_parts: dict[
-            str, dict[str, Part]
-        ] = {}  # by path and text; of files that `put_in_steps` is reading
+        # Of files that `put_in_steps` is reading: parts by path and text.
+        self._unfinished_parts: dict[str, dict[str, Part]] = {}
 
     def put(self, path: str, text: str) -> None:
         """Add a file, or change its text."""
@@ -199,7 +198,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
-    """Return what a part holds, with places in its source, in which `lines` lines precede the part."""
+    """Return events and faults of a part with their places in its source, in which `lines` lines precede the part."""
 
     def moved(position: Position) -> Position:
         return Position(position.line + lines, position.column)
