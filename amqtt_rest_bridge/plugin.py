@@ -17,7 +17,7 @@ from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
-from amqtt_rest_bridge.broker.child import BridgeChild, spawn_bridge
+from amqtt_rest_bridge.broker.bridge_child import BridgeChild, spawn_bridge
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
 from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 from amqtt_rest_bridge.broker.incoming import IncomingMessages, retained_messages

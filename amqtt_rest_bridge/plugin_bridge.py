@@ -1,8 +1,8 @@
 """The bridge of the plugin: `bridge.Program`, connected to the private endpoint of its broker.
 
-`main` runs it as a child process, which `broker.child` has started and controls (`broker.control`). `BridgeTasks` runs
-it as tasks of the broker's own loop (`processes: 0`). It has the methods of `BridgeChild`, so that the plugin uses both
-in the same way.
+`main` runs it as a child process, which `broker.bridge_child` has started and controls (`broker.control`).
+`BridgeTasks` runs it as tasks of the broker's own loop (`processes: 0`). It has the methods of `BridgeChild`, so that
+the plugin uses both in the same way.
 """
 
 import asyncio

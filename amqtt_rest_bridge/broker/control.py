@@ -1,4 +1,4 @@
-"""The messages of the control socket between a broker (`child`) and its bridge (`plugin_bridge`), beside MQTT.
+"""The messages of the control socket between a broker (`bridge_child`) and its bridge (`plugin_bridge`), beside MQTT.
 
 The broker sends `Start`, `Connect`, `Reload` and `Stop`; the bridge sends `Loaded`, `Failed` and `Log`. A message is
 pickled, behind its length. Pickles are safe here, since one process has started the other. The end of the socket is the

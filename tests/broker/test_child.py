@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from amqtt_rest_bridge.broker.child import BridgeChild, RunningProcess
+from amqtt_rest_bridge.broker.bridge_child import BridgeChild, RunningProcess
 from amqtt_rest_bridge.child_process import ChildProcess
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.child import spawn_bridge
+from amqtt_rest_bridge.broker.bridge_child import spawn_bridge
 from amqtt_rest_bridge.broker.control import Failed, Loaded, Log, Start, read, read_now, written
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.plugin_bridge import ControlHandler

@@ -24,7 +24,7 @@ from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.bridge import Program
-from amqtt_rest_bridge.broker.child import BridgeChild, Spawn
+from amqtt_rest_bridge.broker.bridge_child import BridgeChild, Spawn
 from amqtt_rest_bridge.broker.repairs import connections, traffic
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks

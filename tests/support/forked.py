@@ -37,7 +37,7 @@ AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.plugin_bridge"
 _LOADER: Final = "amqtt_rest_bridge.lot.loader"
 _SETTLE: Final = "amqtt_rest_bridge.bridge.Program._freeze_garbage"
-_CHILD: Final = "amqtt_rest_bridge.broker.child.ChildProcess"
+_CHILD: Final = "amqtt_rest_bridge.broker.bridge_child.ChildProcess"
 _LOAD: Final = "amqtt_rest_bridge.reload.SubprocessLoader.load"
 
 _IMPORTED: Final = [
