@@ -67,7 +67,7 @@ class _Candidate(NamedTuple):
     template: _Indexed
 
 
-_Found = tuple[float, DocAddress]
+_ScoredAddress = tuple[float, DocAddress]
 """A template that a query finds: its score and where it is."""
 _ORDERS: Final = {
     Sort.RELEVANCE: lambda one: (-one.score, -one.template.newest, one.template.key),
@@ -169,27 +169,27 @@ class Ranking:
         """Return the query for a word. Of its options the best counts, times how often the word occurs in the text."""
         options = []
         for option in wanted.options:
-            weight = wanted.count * option.weight / len(option.terms)
+            weight = wanted.count * option.weight / len(option.terms)  # in the place of the term's idf in BM25
             terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
             options.append(terms[0] if len(terms) == 1 else joined(terms, Occur.Must))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
-    def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_Found]:
+    def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_ScoredAddress]:
         """Return what a query finds, best first, without templates that only have words that hardly count."""
-        found: list[_Found] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
+        found: list[_ScoredAddress] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
         end = bisect_left(found, -_FLOOR * found[0][0], key=lambda each: -each[0]) if found and wanted else len(found)
         if end == len(found):
             return found
+        # Below the floor, those stay that have all rare words: words at least half as rare as the rarest one.
         least = max(option.rarity for each in wanted for option in each.options) / 2
         rare = [each for each in wanted if any(option.rarity >= least for option in each.options)]
-        having = set(
-            self._rows(self._searcher.search(joined(map(self._clause, rare), Occur.Must), self._searcher.num_docs).hits)
-        )
+        having_all = joined(map(self._clause, rare), Occur.Must)
+        having = set(self._rows(self._searcher.search(having_all, self._searcher.num_docs).hits))
         others = found[end:]
         return found[:end] + [one for one, row in zip(others, self._rows(others), strict=True) if row in having]
 
     def _ordered(
-        self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
+        self, found: Sequence[_ScoredAddress], wanted: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
         """Return the first `count` templates in an order. By relevance, titles reorder the best ones."""
         end = len(found) if order is not Sort.RELEVANCE else min(count, len(found))
@@ -217,30 +217,31 @@ class Ranking:
         """Return templates with their shares of the ideal score, and the words that they have."""
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        # A query gives each term a power of two as its score, so that the score of a template says which ones it has.
+        # One query finds out which terms each template has: a term adds a power of two to the score, so each bit of the
+        # score is a term.
         terms = list({term for each in wanted for option in each.options for term in option.terms})
         bits = {term: 1 << number for number, term in enumerate(terms)}
         needed = [[(one, sum({bits[term] for term in one.terms})) for one in each.options] for each in wanted]
-        had = {each.row: 0 for each in page}
+        bits_of_row = {each.row: 0 for each in page}
         for start in range(0, len(terms) if page else 0, _BITS):
             here = terms[start : start + _BITS]
             flags = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(here)]
-            shown = (Occur.Must, unscored(any_of("row", list(had))))
+            shown = (Occur.Must, unscored(any_of("row", list(bits_of_row))))
             query = Query.boolean_query([shown, *((Occur.Should, flag) for flag in flags)])
             hits = self._searcher.search(query, len(page), count=False).hits
             for (score, _), row in zip(hits, self._rows(hits), strict=True):
-                had[row] |= int(score) << start
+                bits_of_row[row] |= int(score) << start
         found = []
         for candidate in page:
-            its = had[candidate.row]
-            options = [next((one for one, mask in each if its & mask == mask), None) for each in needed]
+            has = bits_of_row[candidate.row]
+            options = [next((one for one, mask in each if has & mask == mask), None) for each in needed]
             both = zip(wanted, options, strict=True)
             matched = tuple(option.word(each.typed) for each, option in both if option)
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
             found.append(Found(candidate.template.key, share, matched))
         return tuple(found)
 
-    def _rows(self, found: Sequence[_Found]) -> list[int]:
+    def _rows(self, found: Sequence[_ScoredAddress]) -> list[int]:
         rows = self._searcher.fast_field_values("row", [address for _, address in found])
         return [int(row or 0) for row in rows]
 
