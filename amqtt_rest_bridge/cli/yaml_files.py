@@ -69,6 +69,8 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
             if problem.startswith(beginning):
                 mark, words = error.context_mark if is_context else mark, explained
                 break
+        if mark is not None and text.startswith("```", mark.index):
+            words = "delete the line: ``` belongs to Markdown"
         line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
         raise ConfigurationError(f"{path}:{line}:{column}: {words}") from error
     except yaml.reader.ReaderError as error:

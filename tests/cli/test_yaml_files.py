@@ -31,6 +31,8 @@ MISTAKES = [
     ("open bracket", "a: [b, c\nd: 3\n", "1:4: this [ is not closed, or a comma between its values is missing"),
     ("closing bracket", "a: b\nc: ]\n", f"2:4: a bracket that was never opened{QUOTES}"),
     ("at sign", "a: @x\n", f"1:4: no value begins with this character{QUOTES}"),
+    ("fence", "```yaml\na: b\n```\n", "1:1: delete the line: ``` belongs to Markdown"),
+    ("fence below", "a: b\n```\n", "2:1: delete the line: ``` belongs to Markdown"),
     ("alias", "a: *x\n", f"1:4: a value with * at its beginning refers to another one in YAML{QUOTES}"),
     ("anchor", "a: &\n", f"1:4: * and & begin references in YAML{QUOTES}"),
     ("tag", "a: !x y\n", f"1:4: what begins with ! or = is not a text in YAML{QUOTES}"),
