@@ -17,7 +17,7 @@ from amqtt_rest_bridge.engine.client_mode import sender_of
 from amqtt_rest_bridge.engine.event import Verdict
 from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.trial import ANY_KEY, MAX_BYTES, call_of, shown_request, try_request
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FaultCode, Severity
 from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot import loader, sources
@@ -27,6 +27,7 @@ from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     HttpRequest,
     HttpResponse,
+    LoadResult,
     Message,
     MessageProperties,
     Publication,
@@ -44,7 +45,8 @@ With --request: show how server mode would answer a request, and what it would p
 EPILOG = """\
 exit status:
   0  every request could be built (and, with --send, was answered with a status below 400), or WHEN skips the message
-  1  the route files have errors, a request failed, or nothing is triggered: then the SOURCE_TOPICs are shown
+  1  the route files have errors, other than a variable or secret that only another route lacks; a request failed;
+     or nothing is triggered: then the SOURCE_TOPICs are shown
   2  a path cannot be read, or the command is used wrongly
 
 examples:
@@ -84,16 +86,19 @@ def run(
     for fault in loaded.faults:
         if fault.severity is not Severity.NOTICE:
             print(fault, file=sys.stderr)
-    if loaded.has_errors:
+    # Routes that lack a variable or a secret are left out.
+    if any(fault.severity is Severity.ERROR and fault.code is not FaultCode.UNAVAILABLE for fault in loaded.faults):
         return 1
     if topic is None:
-        return _show_request(loaded.routes, request_of(request or "", header or (), body))
+        return _show_request(loaded, request_of(request or "", header or (), body))
     if reason := check_topic_name(topic):
         raise ConfigurationError(f"--topic {topic!r} {reason}")
     user = tuple(_pair("--property", one) for one in user_property or ())
     message = Message(topic, body, time.time(), MessageProperties(user))
     events = [(route, event) for route in loaded.routes for event in route.client_events]
     triggered = [(route, event) for route, event in events if filter_matches(event.source_topic, topic)]
+    if not triggered and loaded.has_errors:  # the message may be for a route that lacks something
+        return 1
     if not triggered:
         filters = ", ".join(sorted({event.source_topic for _, event in events})) or "(nothing)"
         print(f"a message on {topic} triggers no client event; the routes listen on: {filters}")
@@ -119,13 +124,16 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _show_request(routes: tuple[Route, ...], request: Request) -> int:
+def _show_request(loaded: LoadResult, request: Request) -> int:
     """Print the answer to a request and what it would publish; return the exit status."""
+    routes = loaded.routes
     masker = Masker(
         (secret for route in routes for secret in route.secrets),
         (value for route in routes for value in route.in_addresses),
     )
     tried = try_request(routes, request, now=time.time())
+    if tried.route is None and loaded.has_errors:  # the request may be for a route that lacks something
+        return 1
     if tried.run.event is not None:
         print(f"# route {tried.route}, event {tried.run.event.name}: {tried.run.label}")
     print(masker.text(tried.response.status))

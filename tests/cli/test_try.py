@@ -100,6 +100,41 @@ def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pyt
     ]
 
 
+LACKING = """\
+DEFINE ROUTE Lacking WITH TYPE REST_API
+    ADD REST_API_CONFIG
+        WITH BASE_ADDRESS "http://127.0.0.1:1"
+        WITH ENABLE_CLIENT "true"
+        WITH ENABLE_SERVER "true"
+        WITH AUTHORIZATION "Bearer " + GET SECRET "not-there"
+    ADD EVENT E
+        WITH SOURCE_TOPIC "lacking"
+        WITH METHOD "GET"
+        WITH ENDPOINT "/"
+    ADD EVENT S
+        WITH METHOD "POST"
+        WITH ENDPOINT "/lacking"
+        WITH DESTINATION_TOPIC "lacked"
+"""
+
+
+def test_a_secret_that_only_another_route_lacks_is_named_and_hinders_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "b.lot").write_text(LACKING)
+    for topic, status, shown in (("weather/a/ask", 0, "# route Weather, event Ask"), ("lacking", 1, ""), ("x", 1, "")):
+        assert attempt(folder, "--topic", topic) == status
+        output = capsys.readouterr()
+        assert output.out.startswith(shown) and bool(output.out) == bool(shown)
+        assert "b.lot:6:40: error: " in output.err and "not-there" in output.err
+    assert attempt(folder, "--request", "POST /lacking") == 1
+    assert capsys.readouterr().out == ""
+    text = LACKING.replace("Lacking", "Whole").replace('WITH AUTHORIZATION "Bearer " + GET SECRET "not-there"', "")
+    (folder / "c.lot").write_text(text.replace("/lacking", "/whole"))
+    assert attempt(folder, "--request", "POST /whole") == 0
+    assert capsys.readouterr().out.startswith("# route Whole, event S: ")
+
+
 LOSSLESS = '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT Ask\n'
 
 
