@@ -22,10 +22,11 @@ from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
 _MOST: Final = 1000
+_MOST_TRIES: Final = 20  # that the bridge keeps of a run
 
 DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
-code, reason, and what became of it since. Messages with a failed try and another one to come are there as
+code, reason, tries, and what became of it since. Messages with a failed try and another one to come are there as
 retrying. With show and the id of a run: its message, the request as it was sent, the response and the tries.
 Secrets are masked.
 
@@ -112,7 +113,7 @@ def runs_of(client: AdminClient, query: Mapping[str, str | None], outcome: str) 
 
 def failure_line(run: Mapping[str, Any]) -> str:
     """Return a failure on one line."""
-    error, again = run.get("error") or {}, run.get("retried_as")
+    error, again, tries = run.get("error") or {}, run.get("retried_as"), len(run.get("tries", ()))
     parts = [
         str(run["time"])[:19].replace("T", " "),
         str(run["id"]),
@@ -120,6 +121,7 @@ def failure_line(run: Mapping[str, Any]) -> str:
         str(run.get("topic") or "-"),
         " ".join(str(run[key]) for key in ("status", "code") if run.get(key) is not None),
         "" if not error.get("message") else f"({error['message']})",
+        "" if tries < 2 else f"after {tries}{' or more' if tries == _MOST_TRIES else ''} tries",
         "retrying" if run.get("outcome") == "retrying" else "",
         "" if again is None else f"sent again as {again}",
         "" if run.get("retry_outcome") is None else f"({run['retry_outcome']})",

@@ -59,7 +59,7 @@ def run(
     except ConfigurationError:
         Path(route).unlink()
         raise
-    print(f"wrote {route} and {test}\n{own_name()} check {route} && {own_name()} test {test}")
+    print(f"wrote {route} and {test}\nnext: {own_name()} check {route} && {own_name()} test {test}")
     return 0
 
 

@@ -86,4 +86,5 @@ def test_commands_to_run_next_are_written_as_this_one_was(
     monkeypatch.setenv("PATH", in_path and str(folder / in_path))
     monkeypatch.setattr("sys.argv", [called])
     assert main(["new"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"{written} check MyRoute.lot && {written} test MyRoute.test.yaml"
+    commands = f"{written} check MyRoute.lot && {written} test MyRoute.test.yaml"
+    assert capsys.readouterr().out.splitlines()[1] == f"next: {commands}"

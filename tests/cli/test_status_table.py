@@ -49,7 +49,7 @@ def test_table_has_a_line_for_every_route_in_order_of_names_and_the_errors_below
         "A      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "b      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "c      Red     connected    1234  1200      30        7        4       5         16    12.3   250.0",
-        "b: timeout: no answer within 5 s (1 h ago)",
+        "b: last error, since then well: timeout: no answer within 5 s (1 h ago)",
         "c: timeout: no answer within 5 s (1 h ago)",
     ]
 
@@ -168,7 +168,8 @@ def test_colours_change_nothing_but_the_colour() -> None:
     ],
 )
 def test_age_of_an_error_is_in_its_largest_unit(time: str, age: str) -> None:
-    assert lines(status(last_error={"code": "timeout", "time": time}))[-1] == f"Orders: timeout ({age})"
+    shown = lines(status(health="Red", last_error={"code": "timeout", "time": time}))
+    assert shown[-1] == f"Orders: timeout ({age})"
 
 
 @pytest.mark.parametrize(
