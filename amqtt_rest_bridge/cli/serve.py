@@ -21,8 +21,8 @@ DESCRIPTION = """\
 Run an MQTT broker with the plugins of a configuration file, the same file as for `amqtt -c`.
 
 The broker does not start, and one line says why, if a file is missing or malformed, a key or setting is unknown, a
-plugin cannot be imported or started, a port is taken, or a route file has errors (each is on a line of its own before).
-Nothing is left running then.
+plugin cannot be imported or started, a port is taken, or a route file has errors (each is on a line of its own
+before). Nothing is left running then.
 
 SIGTERM and SIGINT (Ctrl-C) shut down gracefully: requests under way get 5 s to finish, the whole takes 10 s at most.
 A second signal ends the process at once. SIGHUP reads the route files again.
