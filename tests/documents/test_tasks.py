@@ -131,6 +131,14 @@ def test_the_first_own_route_is_checked_tried_tested_and_run(desk: Desk) -> None
         eventually(lambda: "skipped" in ask(int(desk.ports["9464"]), "/routes/Meters").text)
 
 
+def test_the_commands_of_other_pages_run_beside_the_route_of_webhooks(desk: Desk) -> None:
+    desk.write("my/routes/shop.lot", blocks(page("conf/webhooks.md"), "lot")[0])
+    started_with_first_route(desk)
+    follow(desk, page("conf/first-route.md"))
+    (tried,) = (line for line in blocks(page("conf/something-failed.md"), "sh")[1].splitlines() if " try " in line)
+    assert desk.run(tried).startswith("# route Meters, event Send ")
+
+
 def test_what_failed_is_shown_mended_and_sent_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page("conf/something-failed.md")
     started_with_first_route(desk)
