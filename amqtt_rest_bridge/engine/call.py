@@ -30,7 +30,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute, Verdict
+from amqtt_rest_bridge.engine.event import Attempts, Batch, Call, HeldError, PreparedRoute, Verdict
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host, Outcome
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -344,9 +344,9 @@ class RouteCalls:
         if not isinstance(call, Batch) or present.batch_form == before.batch_form:
             return None
         self._close(call)
-        for one in call.calls:  # their items are made again
+        for one in call.calls:  # their items are made again, perhaps for a request of each
             self._open[one.number] = one
-            one.item = None
+            one.item, one.attempts = None, Attempts()
         self._unexamined.extendleft(reversed(call.calls))  # before calls that came later
         self._examine()
         raise HeldError
@@ -363,7 +363,7 @@ class RouteCalls:
             return build(call)
         async with self._parsing:
             began = self._clock.monotonic()
-            verdict = build(call)
+            verdict = None if call.has_ended else build(call)  # a claim of a dropped call would never end
             spent = self._clock.monotonic() - began
             if spent > _SHORT_SECONDS:
                 await self._clock.sleep(spent)
@@ -375,7 +375,7 @@ class RouteCalls:
         if call.has_ended:
             return
         note = partial(self._outcomes.note_failed_attempt, call, verdict, self.statistics)
-        if isinstance(call, Batch) and verdict.is_halved:
+        if isinstance(call, Batch) and verdict.is_halved and len(call.calls) > 1:
             note("its halves are sent")
             second = halve(call)
             self._open[second.number] = second

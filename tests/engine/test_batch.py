@@ -9,7 +9,7 @@ from amqtt_rest_bridge.engine.stages.batch import Items, batch_key
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import MessageValues, Place, PlaceholderText, parse
-from tests.engine.host import LATE, Rig, Runs, Source, text
+from tests.engine.host import DOWN, LATE, Rig, Runs, Source, text
 
 Rigs = Callable[..., Rig]
 
@@ -292,6 +292,17 @@ def test_a_reload_that_changes_the_form_of_a_batch_gathers_what_waits_again(rigs
     assert {source.state for source in sources} == {"acknowledged"}
 
 
+def test_after_a_reload_without_batch_size_each_message_of_a_waiting_batch_has_its_own_retries(rigs: Rigs) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 1"), workers=1)
+    offer(rig, b"1", b"2", b"3", b"4")
+    rig.use(text(config="WITH RETRIES 1"))
+    rig.reply()
+    for _ in range(4):
+        rig.fail(DOWN)
+        rig.advance(1)
+    assert {body: rig.bodies.count(body) for body in rig.bodies[1:]} == {b"3": 2, b"4": 2}
+
+
 def test_a_batch_that_has_begun_ends_by_its_definition(rigs: Rigs) -> None:
     rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 3"))
     offer(rig, b"1", b"2")
@@ -316,6 +327,19 @@ def test_the_calls_of_a_batch_that_were_not_taken_back_go_on_without_the_others(
         rig.reply()
     assert [source.state for source in sources] == ["kept" if one in dropped else "acknowledged" for one in range(3)]
     assert rig.statistics.admission.outstanding == 0
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_the_call_that_is_left_of_a_refused_batch_is_not_halved(rigs: Rigs, dropped: int) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 2 WITH BATCH_SPLIT true", route=LOSSLESS))
+    sources = offer(rig, b"0", b"1")
+    sources[dropped].is_dropped = True
+    rig.reply(413)
+    rig.advance(0)
+    rig.reply()
+    assert rig.bodies == [b"[0,1]", b"[%d]" % (1 - dropped)]
+    assert [sources[dropped].state, sources[1 - dropped].state] == ["kept", "acknowledged"]
+    assert (rig.statistics.admission.outstanding, rig.statistics.retrying) == (0, 0)
 
 
 def test_calls_of_an_open_batch_that_are_taken_back_are_given_up_at_once_and_the_others_are_sent(rigs: Rigs) -> None:

@@ -183,6 +183,19 @@ def test_a_claim_ends_with_a_call_that_is_taken_back(rigs: Rigs) -> None:
     assert (first.state, second.state) == ("kept", "acknowledged")
 
 
+def test_a_call_that_is_taken_back_while_others_are_parsed_claims_nothing(rigs: Rigs) -> None:
+    rig = rigs(text(DEDUPED, route='WITH OVERLOAD_POLICY "lossless" WITH RATE_LIMIT "1/s"'))
+    source, again, parsing = Source("1"), Source("1"), rig.mode._routes["R"]._parsing
+    rig.run(parsing.acquire())
+    offer(rig, "a", b"x" * 20_000, source)
+    source.is_dropped = True
+    rig.do(rig.mode.drop_calls)
+    rig.do(parsing.release)
+    offer(rig, "a", b"x" * 20_000, again)
+    rig.reply()
+    assert (source.state, again.state) == ("kept", "acknowledged")
+
+
 def test_a_call_that_waits_for_a_claim_and_is_taken_back_does_not_get_it(rigs: Rigs) -> None:
     rig = rigs(text(DEDUPED, route='WITH OVERLOAD_POLICY "lossless"', config="WITH RETRIES 0"))
     sources = [Source(str(number)) for number in range(3)]
