@@ -80,7 +80,7 @@ def problem_objects(numbers: Numbers) -> list[dict[str, Any]]:
     ]
     return [
         asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
-        for one in sorted([*bridge.problems, *unmatched], key=lambda one: one.count, reverse=True)
+        for one in sorted([*bridge.problems, *unmatched], key=lambda one: one.place)
     ]
 
 

@@ -165,7 +165,7 @@ class Problems:
             or now - counted.last < LISTED_SECONDS
             or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
         ]
-        return sorted(found, key=lambda one: (one.state == "resolved", -one.count))
+        return sorted(found, key=lambda one: one.place)
 
     def _add(self, run: Run, count: int, ended: str | None) -> _CountedProblem | None:
         """Add a run to its problem, and return the problem; None if its event was removed.

@@ -128,6 +128,11 @@ class Problem(Struct, frozen=True):
     state: str = "open"
     sent_again: int = 0
 
+    @property
+    def place(self) -> tuple[bool, int]:
+        """Where a list has it: open problems before resolved ones, those with most messages first."""
+        return self.state == "resolved", -self.count
+
 
 NOT_SERVED_CODES: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT))
 """Codes of requests that the route could not serve; with any other code the caller is at fault."""

@@ -1,6 +1,7 @@
 """Retries: the message of a failure goes through its event again, for those that may, as a new run."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,13 @@ def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_a
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
         assert "Resolved: all 4 messages were sent again and succeeded." in admin.get("/").text
         assert admin.get("/runs").text.count("sent again: succeeded") == 4
+        target.answer = lambda _: (500, b"")
+        client.publish("orders/4", b"1")
+        client.message()
+        eventually(lambda: len(admin.get("/api/problems").json["problems"]) == 2)
+        found = [(one["status"], one["state"]) for one in admin.get("/api/problems").json["problems"]]
+        assert found == [(500, "open"), (422, "resolved")]
+        assert re.findall(r'data-state="(open|resolved)"', admin.get("/").text) == ["open", "resolved"]
 
 
 @pytest.mark.parametrize("hosting", DOORS)
