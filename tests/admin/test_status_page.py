@@ -556,6 +556,7 @@ def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(either:
         assert "script-src 'self'" in page.headers["Content-Security-Policy"]
         assert f"{message}" in gzip.decompress(page.body).decode()
         assert message in admin.get(path).json["error"]["message"]
+        assert "GET /" not in gzip.decompress(page.body).decode()
     assert admin.get("/api/runs/no", Accept="text/html").json["error"]["code"] == "not_found"
 
 
