@@ -229,6 +229,10 @@ def test_a_template_opens_in_the_playground_which_shows_what_it_does(api: Served
     page.evaluate("[...document.querySelectorAll('a.button')].find((link) => /playground/.test(link.href)).click()")
     page.wait("document.title.startsWith('Playground') && document.readyState === 'complete'")
     assert page.evaluate("document.getElementById('definition').value").startswith("DEFINE ROUTE")
+    page.size(1280, 900)
+    bottom = page.evaluate("document.querySelector('[data-playground] button').getBoundingClientRect().bottom")
+    assert bottom <= 900, "the button is seen without scrolling"
+    page.size(360, 640)
     page.evaluate("document.forms[0].submit()")
     page.wait("document.querySelector('.ways') !== null && document.readyState === 'complete'")
     assert page.fits()
