@@ -18,6 +18,7 @@ _MARKS: Final = re.compile(
     |^[ \t]*\| | [ ]\|(?=[ \n]|$)""",
     re.MULTILINE | re.VERBOSE,
 )
+_HEADING: Final = re.compile(r"^([ \t]*#{1,6}[ \t].*?[^\s.:!?])(?:[ \t]+#+)?[ \t]*$", re.MULTILINE)
 _FENCED: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _RUN: Final = re.compile(r"[^\W_]+")
 
@@ -43,7 +44,7 @@ def excerpt(found: Found[Summary]) -> str:
         return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
 
     for text in (_FENCED.sub("\n", content), content):  # prose before code
-        marked = _marked(found, " ".join(_MARKS.sub(unmarked, text).split()))
+        marked = _marked(found, " ".join(_MARKS.sub(unmarked, _HEADING.sub(r"\1.", text)).split()))
         if _BEGIN in marked:
             return _html(_window(marked))
     return ""

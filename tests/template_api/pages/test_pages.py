@@ -126,9 +126,9 @@ def test_a_search_names_what_it_did_not_find_and_leads_to_the_words_as_typed(lib
     assert "Searched weather for “wether”; not found: “qqqqqq”." in page.text
     [as_typed] = [link for link in page.links() if "exact=true" in link]
     exact = parsed(library.page(as_typed))
-    assert "0 templates" in exact.text
-    assert "Not found: “wether”, “qqqqqq”." in exact.text
-    assert "Nothing found." in exact.text
+    assert "Nothing found for “wether”, “qqqqqq”." in exact.text
+    assert "0 templates" not in exact.text
+    assert "Not found" not in exact.text
     assert sorted(titles(exact)) == ["first", "third"], "what is near"
     hostile = parsed(library.page("/?q=" + "%3Cscript%3Eqqq%22+wether"))
     assert "<" not in hostile.text.partition("ot found")[2].partition("\n")[0]
@@ -205,10 +205,11 @@ def test_the_words_found_are_marked_in_title_description_and_content(sqlite_stor
 
 
 def test_an_excerpt_shows_no_signs_of_markdown(sqlite_store: Store) -> None:
-    content = "## Barometer\n\n| a | `b_c` |\n|---|---|\n\n- a **steel** [barometer](http://x.t) for my_topic, `a/+/#`"
+    headings = "## Barometer ##\n# In C#\n### Ready?\n\n"
+    content = f"{headings}| a | `b_c` |\n|---|---|\n\n- a **steel** [barometer](http://x.t) for my_topic, `a/+/#`"
     sqlite_store.bring(template("one", content=content))
     page = Parsed(sqlite_store.client().page("/?q=barometer").text)
-    assert "Barometer a b_c a steel barometer for my_topic, a/+/#" in " ".join(page.text.split())
+    assert "Barometer. In C#. Ready? a b_c a steel barometer for my_topic, a/+/#" in " ".join(page.text.split())
 
 
 def test_a_search_for_zero_keeps_its_text_in_links(sqlite_store: Store) -> None:
