@@ -339,7 +339,11 @@ def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_o
 
 @pytest.mark.parametrize("hosting", DOORS)
 def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
-    target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture
+    target: Recorder,
+    tmp_path: Path,
+    hosting: Hosting,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     target.answer = lambda _: (422, b"")
     file, once = tmp_path / "failures.jsonl", ("--yes", "--rate", "1000/s")
@@ -361,6 +365,10 @@ def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
         assert (len(failed), {run["retry_outcome"] for run in failed}) == (4, {"succeeded"})
         (route,) = admin.get("/api/routes").json["routes"]
         assert route["health"] == "Green"
+        known = ("--admin", f"http://127.0.0.1:{admin.port}")
+        capsys.readouterr()
+        assert main(["replay", "--from", str(file), *once, *known, "--broker", host.mqtt_url]) == 0
+        assert capsys.readouterr() == ("      2 left out: sent again before, and succeeded\n", "")
         assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
         client.messages(2)
         (newest, *_) = runs(admin)

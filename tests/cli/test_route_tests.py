@@ -368,6 +368,15 @@ def test_a_name_that_no_file_can_have_costs_a_line(
     assert says in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_name_of_a_file_that_is_not_there_is_no_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("nofile.jsonl", "kept/nofile.jsonl", f"{tmp_path}/nofile.json"):
+        assert main(["replay", "--from", name, "--broker", "mqtt://127.0.0.1:1", "--yes"]) == 2
+        assert f"cannot read {name}: No such file or directory" in capsys.readouterr().err
+    for topic in ("/failed", "alerts/failed", "/no-such-folder/failed"):
+        assert main(["replay", "--from", topic, "--broker", "mqtt://127.0.0.1:1", "--yes"]) == 1
+        assert "listening 5 s on that topic filter" in capsys.readouterr().err
+
+
 def test_replay_asks_before_it_publishes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
