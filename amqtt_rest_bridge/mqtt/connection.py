@@ -262,6 +262,7 @@ class MqttConnection(asyncio.Protocol):
         self._published[packet_id] = standard.PUBREC if qos == 2 else standard.PUBACK, published
         self._write(packet)
         if not qos:
+            self._loop.call_soon(self._flush)
             self._loop.call_soon(self._on_published, standard.PUBACK, packet_id, 0)
 
     def acknowledge(self, packet_id: int) -> None:

@@ -66,6 +66,21 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
 
 
 @LOOPS
+def test_a_publication_of_qos_0_counts_as_published_once_it_is_written(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    packet = publish("out", b"x", None, qos=0, properties={})
+    received: list[bytes] = []
+
+    async def use(connection: MqttConnection) -> None:
+        connection.publish("out", b"x", lambda _: connection.abort(), qos=0)
+        await connection.ended()
+
+    run_connected(lambda peer: received.append(peer.sock.recv(1024)), use, factory=factory)
+    assert received == [packet]
+
+
+@LOOPS
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system cannot acknowledge at once")
 def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
     factory: Callable[[], asyncio.AbstractEventLoop],
