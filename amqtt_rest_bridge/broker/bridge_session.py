@@ -397,6 +397,7 @@ class BridgeConnection(asyncio.Protocol):
             self._transport.close()
             return
         if self.is_leaving:
+            self._flush()
             self._transport.close()
             return
         if not left:
@@ -450,7 +451,7 @@ class BridgeConnection(asyncio.Protocol):
         unsent, self._unsent, self._unsent_bytes, self._flush_is_due = self._unsent, [], 0, False
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
-            if not self._is_full and self.session is not None:
+            if not (self._is_full or self.is_leaving or self.session is None):
                 self.session.resume()
 
     def _process_soon(self) -> None:

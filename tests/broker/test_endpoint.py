@@ -427,6 +427,16 @@ async def test_a_bridge_that_disconnects_is_not_away() -> None:
 
 
 @on_a_loop
+async def test_what_the_bridge_sent_before_its_disconnect_is_acknowledged() -> None:
+    async with serving() as rig:
+        client = await rig.client("own", is_kept=False)
+        client.write(packets.publish("out", b"1", 7, properties={}) + packets.disconnect())
+        assert (await client.next()).packet_id == 7
+        with pytest.raises(EOFError):
+            await client.next()
+
+
+@on_a_loop
 async def test_retained_messages_come_to_those_that_want_them_before_the_answer() -> None:
     async with serving() as rig:
         rig.retained = {f"t/{number}": b"x" for number in range(250)} | {"u": b"y"}
