@@ -204,9 +204,10 @@ class _Import:
         try:
             with self._session.begin_nested():
                 outcome = self._store_template(source, id_)
-        except IntegrityError as exc:
+        except (IntegrityError, ValueError) as exc:
             self._classifiers.clear()  # the transaction that was rolled back may have written some
-            raise ValueError("its slug belongs to another template") from exc
+            reason = "its slug belongs to another template" if isinstance(exc, IntegrityError) else str(exc)
+            raise ValueError(reason) from exc
         finally:
             self._commit()
         return outcome
@@ -264,6 +265,8 @@ class _Import:
         holder = session.exec(select(TemplateRow.facets).where(having).limit(1)).first()
         present = objects(holder, member) if holder else ()
         before = next((one for one in present if one["slug"].lower() == source.slug), None)
+        if before is None and source.id and self._is_taken(member, source.id):
+            raise ValueError(f"{member} {source.slug!r} has the id of another one")
         plural = {"category": "categories", "broker_version": "broker_versions"}.get(member, member)
         id_ = before["id"] if before else source.id or template_id(f"{plural}/{source.slug}")
         own = {"id": id_, "name": source.name, "slug": source.slug}
@@ -278,6 +281,11 @@ class _Import:
                 mark_changed(session, row)
         self._classifiers[member, source.slug] = classifier
         return classifier
+
+    def _is_taken(self, member: str, id_: str) -> bool:
+        facet = FacetRow.facet == f"{FILTERS[member]}:{id_}"
+        here = any(one["id"] == id_ for (kind, _), one in self._classifiers.items() if kind == member)
+        return here or self._session.exec(select(FacetRow.template_id).where(facet).limit(1)).first() is not None
 
     def _store_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
         """Store the synonyms of the paths in the place of those before, without the entries that are wrong."""

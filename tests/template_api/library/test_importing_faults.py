@@ -33,6 +33,7 @@ UUID = "11111111-2222-4333-8444-555555555555"
         pytest.param("title: T\nurl: 'http://[x'\n", "template.yaml:2: url must be an http", id="url brackets"),
         pytest.param("title: T\ntags: [{slug: }]\n", "yaml:2: tags entry 1: must hold names", id="tag without name"),
         pytest.param("title: T\ntags: [{name: a, id: [b]}]\n", "yaml:2: tags entry 1: id must be text", id="tag id"),
+        pytest.param(f"title: T\ntags: [{'x' * 2001}]\n", "yaml:2: tags entry 1: must have a slug", id="long tag"),
         pytest.param("title: T\ncategory: [a, b]\n", "template.yaml:2: category name must be text", id="categories"),
         pytest.param("title: T\ntitle: U\n", "template.yaml:2: key 'title' comes twice", id="key twice"),
         pytest.param("- title: T\n", "template.yaml:1: must hold keys", id="a list"),
@@ -125,6 +126,17 @@ def test_a_slug_of_another_template_is_refused_and_nothing_is_half_written(store
     report = store.bring(thief, make_template("two", tags=["new"]))
     assert (report.failed, str(report)) == (1, "1 added, 0 changed, 0 unchanged, 1 failed")
     assert set(statuses(store.url)) == {"one", "two"}
+
+
+def test_an_id_of_another_tag_is_refused_in_one_import_in_the_next_and_in_one_template(
+    store: "Store", make_template: Make
+) -> None:
+    one, other = {"name": "One", "id": UUID}, {"name": "Other", "id": UUID}
+    report = store.bring(make_template("a", tags=[one]), make_template("b", tags=[other]))
+    assert report.failed == 1
+    assert store.bring(make_template("c", tags=[other]), make_template("d", tags=["new", one, other])).failed == 2
+    assert store.bring(make_template("e", tags=[other["name"]], category={"name": "One", "id": UUID})).failed == 0
+    assert set(statuses(store.url)) == {"a", "e"}
 
 
 def test_a_blank_title_is_replaced_by_the_slug(sqlite_store: "Store", make_template: Make) -> None:
