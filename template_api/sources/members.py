@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, PrivateAttr, mo
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _MOST_MEMBERS = 1000
-_LONGEST_SLUG = 2000  # in bytes: PostgreSQL indexes no long text
 _DEEPEST = 100  # Python reads and writes JSON recursively, and answers hold free-form objects some levels down
 
 
@@ -128,10 +127,8 @@ class NamedSource(Written, extra="allow"):
             self.slug, self.id = (self.slug, self.id.lower()) if is_uuid(self.id) else (self.slug or self.id, None)
         self.name = self.name or self.slug
         self.slug = self.slug.lower() or slug_of(self.name)
-        if not self.name or not self.slug:
-            raise ValueError("must hold names, or objects with a name")
-        if len(self.slug.encode()) > _LONGEST_SLUG:
-            raise ValueError(f"must have a slug of at most {_LONGEST_SLUG} bytes")
+        if not self.name or not 0 < len(self.slug.encode()) <= 2000:  # PostgreSQL indexes no long text
+            raise ValueError("must hold names, or objects with a name, of at most 2000 bytes")
         json_text(self.model_extra, _MOST_MEMBERS)
         return self
 
