@@ -211,7 +211,7 @@ class RouteCalls:
                 continue
             if verdict is not None:
                 self._end_without_place(call, verdict)
-            elif call.event.event.batch_size is not None:
+            elif call.event.event.batch_size is not None and call.line is None:  # else its line would never go on
                 self._batches.add(call)
             else:
                 call.discard_request()

@@ -303,6 +303,17 @@ def test_after_a_reload_without_batch_size_each_message_of_a_waiting_batch_has_i
     assert {body: rig.bodies.count(body) for body in rig.bodies[1:]} == {b"3": 2, b"4": 2}
 
 
+def test_after_a_reload_from_ordered_to_batch_size_the_messages_of_a_line_go_on(rigs: Rigs) -> None:
+    rig = rigs(text("WITH ORDERED true", route='WITH RATE_LIMIT "1/s"'))
+    sources = offer(rig, b"1", b"2", b"3")
+    rig.use(batched("WITH BATCH_SIZE 2", route='WITH RATE_LIMIT "1/s"'))
+    for _ in range(3):
+        rig.reply()
+        rig.advance(1)
+    assert rig.bodies == [b"1", b"[2]", b"[3]"]
+    assert states(sources) == "acknowledged acknowledged acknowledged"
+
+
 def test_a_batch_that_has_begun_ends_by_its_definition(rigs: Rigs) -> None:
     rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 3"))
     offer(rig, b"1", b"2")
