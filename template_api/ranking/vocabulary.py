@@ -163,8 +163,8 @@ class Synonyms:
         single: set[str] = set()
         for rule in rules:
             # "log in" as a synonym of another word would find each "log": it is not searched for.
-            phrases = map(_phrase, rule.meant)
-            meant = {_stems(each): each for each in phrases if len(each) == 1 or STOP_WORDS.isdisjoint(each)}
+            phrases = [each for each in map(_phrase, rule.meant) if len(each) == 1 or STOP_WORDS.isdisjoint(each)]
+            meant = {_stems(each): each for each in (*phrases, *reversed(phrases))}  # of one stem the first is shown
             for each in rule.words:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
                     known = self._meant[_stems(phrase)]

@@ -112,3 +112,10 @@ def test_the_shipped_list_has_each_phrase_once_in_a_group_and_hundreds_of_groups
     for each in rules:
         assert len({word.casefold() for word in each.words}) == len(each.words), each.words
         assert all(word == word.strip() and word for word in (*each.words, *each.meant))
+
+
+def test_of_synonyms_with_one_stem_the_first_of_its_group_is_shown() -> None:
+    ranking = indexed([document("d", "", "", "", "alarm at night", "")])
+    ranking = ranking.with_synonyms(Synonyms([rule("alert", "alarm", "Warnung", "alarme")]))
+    [found] = ranking.search("alert", 5).found
+    assert found.matched == (Word("alert", "alarm", is_synonym=True),)
