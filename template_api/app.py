@@ -109,8 +109,9 @@ def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
         case falcon.HTTPNotFound():
             return ApiError(ErrorCode.NOT_FOUND)
         case falcon.HTTPMethodNotAllowed():
-            message, headers = f"{req.method} is not allowed here", dict(exc.headers or ())
-            return ApiError(ErrorCode.METHOD_NOT_ALLOWED, message, headers={"Allow": headers["Allow"]})
+            allow = dict(exc.headers or ())["Allow"]
+            message, hint = f"{req.method} is not allowed here", f"Use one of {allow}."
+            return ApiError(ErrorCode.METHOD_NOT_ALLOWED, message, hint=hint, headers={"Allow": allow})
         case falcon.HTTPError() if exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return ApiError(ErrorCode.INVALID_REQUEST)
         case IndexNotReadyError():

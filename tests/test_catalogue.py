@@ -16,6 +16,7 @@ MAKERS = {
     "catalogue.py": "by its rows",
     "http/exchange.py": "by rows of the catalogue",
     "engine/failures.py": "a copy without secrets",
+    "engine/stages/retries.py": "a copy that says why it is not tried again",
     "mqtt/event_intake.py": "as the broker's side has sent it",
     "cli/route_tests.py": "what a route's test asks for",
 }

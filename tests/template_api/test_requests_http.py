@@ -43,6 +43,7 @@ def test_a_method_that_a_path_lacks_is_refused_with_the_allowed_ones(
 ) -> None:
     refused = client.ask(method, path)
     assert (refused.status_code, refused.json["error"]["code"]) == (405, "method_not_allowed")
+    assert refused.json["error"]["hint"] == f"Use one of {refused.headers['Allow']}."
     assert set(refused.headers["Allow"].split(", ")) == set(allowed.split(", "))
 
 
