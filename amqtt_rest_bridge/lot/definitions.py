@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MARKS = ("=", ":", ":=", "=>")  # that other languages write between a name and its value
 _FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
 _FIRST_MARK = re.compile(r"\A\s*[:=]\s*")
-_HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)[ \t]+\S")
+_HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+):?[ \t]+\S")
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 _STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 
@@ -296,7 +296,7 @@ class _BlockReader:
         self.is_rest_reported = first.text[:1] in "{["
         if not self.report.line_before(first.offset).strip():
             self.last = replace(node, pieces=())
-            self._report_missing_add(first.offset, first.text)
+            self._report_missing_add(first.offset, first.text.removesuffix(":"))
             self.is_rest_reported = True
         else:
             hint = "each header is a line of its own below: ADD <name> <value>"

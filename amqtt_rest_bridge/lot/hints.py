@@ -93,7 +93,7 @@ SPACES = "a value with spaces needs quotes"
 COMMENT_HINT = "a comment begins with // or --"
 """What to do about text that begins with #."""
 NO_COMMA = "leave the comma out: a line break or a space is enough"
-_FENCE_HINT = "delete the line: ``` belongs to Markdown"
+FENCE_HINT = "delete the line: ``` belongs to Markdown"
 STRAIGHT = "strings need straight quotes: \" or '"
 TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»`´"
 _FIRST_CHARACTERS = {
@@ -126,7 +126,7 @@ def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | No
     if _PLUS_FIRST.match(text):
         return f"+ is not between two values: {shown}", None
     if text.startswith("```"):
-        return f"unexpected text: {shown}", _FENCE_HINT
+        return f"unexpected text: {shown}", FENCE_HINT
     if text[:1] in TYPOGRAPHIC_QUOTES:
         return f"unexpected text: {shown}", STRAIGHT
     if text[:6].upper() == "DEFINE":

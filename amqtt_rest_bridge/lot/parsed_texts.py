@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
 from amqtt_rest_bridge.lot.definitions import Block, Definition, is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, Piece, RouteNode, parse, unescape
-from amqtt_rest_bridge.lot.hints import COMMENT_HINT
+from amqtt_rest_bridge.lot.hints import COMMENT_HINT, FENCE_HINT
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.parameters import CREDENTIALS, HEADERS, ROUTE_TYPE, BlockKind
 from amqtt_rest_bridge.lot.sources import Report
@@ -166,7 +166,8 @@ def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
             FaultCode.MISPLACED, offset, f"{word} is outside of a definition", "a definition begins with DEFINE ROUTE"
         )
     else:
-        report.notice(offset, "text outside of a definition is skipped", COMMENT_HINT if word[0] == "#" else None)
+        mark_hint = FENCE_HINT if word.startswith("```") else COMMENT_HINT if word[0] == "#" else None
+        report.notice(offset, "text outside of a definition is skipped", mark_hint)
     return ()
 
 
