@@ -393,6 +393,7 @@ NOT_FOUND: Final = AnswerRow(
 NO_PAGE: Final = NOT_FOUND.hinting("The status page is at /")
 NO_ROUTE: Final = NOT_FOUND.hinting("GET /api/routes lists them")
 NO_RUN: Final = NOT_FOUND.hinting("GET /api/runs lists those that are known: of each route the last 100 failures")
+STILL_RETRIED: Final = NO_RUN.hinting("It can be shown and sent again once it has ended")
 
 NO_MESSAGE: Final = AnswerRow(
     "no_message",

@@ -61,6 +61,7 @@ from amqtt_rest_bridge.topics import check_topic_filter
 NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
 NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
 NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it has not ended, or is no longer known")
+_STILL_RETRIED: Final = refuse(catalogue.STILL_RETRIED, "This message is still being retried")
 TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _NOT_RETRIED: Final = {
     NOT_KEPT: catalogue.NO_RUN,
@@ -234,7 +235,9 @@ class AdminPort:
                 return _listed(name, [run_object(one) for one in found])
             case ["runs", run]:
                 found = self._recorder.find(RunQuery(id=run, limit=1))
-                return _json(self._whole(found[0])) if found else refused(NO_RUN, SAFE)
+                if found:
+                    return _json(self._whole(found[0]))
+                return refused(_STILL_RETRIED if self._recorder.is_retrying(run) else NO_RUN, SAFE)
         return refused(NOT_FOUND, SAFE)
 
     def _whole(self, run: Run) -> dict[str, Any]:

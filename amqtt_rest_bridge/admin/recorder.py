@@ -325,6 +325,10 @@ class RunRecorder:
         found |= {run.id: run for run in (*kept, *tried) if query.wants(run)}
         return nlargest(query.limit, found.values(), key=lambda run: run.time)
 
+    def is_retrying(self, name: str) -> bool:
+        """Return whether the run with this id is a call that is tried again."""
+        return any(run.id == name for run in self.problems.open_tries())
+
     def _masked_url(self, route: Route | None, url: str) -> str:
         return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
 

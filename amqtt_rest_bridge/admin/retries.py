@@ -35,7 +35,7 @@ _NOT_PUBLISHED: Final[Refusal] = refuse(
 )
 
 
-# Why a failure is not retried: its message is not kept, its event is gone, or another retry of it runs.
+# Why a failure is not retried: its message is not kept, its event is gone, or it is being retried.
 NOT_KEPT: Final = "not_kept"
 ROUTE_GONE: Final = "route_gone"
 RETRY_RUNS: Final = "retry_runs"
@@ -127,6 +127,8 @@ class Retries:
 
     def _retry(self, name: str, kept: KeptRun | None) -> str:
         """Send a message again and return the id of the new run; raises `_RefusedError`."""
+        if kept is None and self._recorder.is_retrying(name):
+            raise _RefusedError(RETRY_RUNS, "it is still being retried; it can be sent again once it has ended")
         if kept is None or not kept.is_failure:
             raise _RefusedError(NOT_KEPT, "no failure of a message is kept with this id")
         if kept.payload is None and not kept.topic:

@@ -18,7 +18,7 @@ import typer
 from urllib3 import BaseHTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError
 
-from amqtt_rest_bridge.catalogue import NO_RUN
+from amqtt_rest_bridge.catalogue import NO_RUN, STILL_RETRIED
 from amqtt_rest_bridge.cli import CommandError, certificate_refused, own_name
 from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
 from amqtt_rest_bridge.mqtt.values import load_tls
@@ -191,7 +191,7 @@ def refusal(response: BaseHTTPResponse) -> str:
         error = json.loads(content)["error"]
         if error["hint"] == NO_RUN.hint:
             return visible(f"{error['message']}; {own_name()} failures lists those that are kept")
-        is_other = response.status in _NOT_HERE
+        is_other = response.status in _NOT_HERE and error["hint"] != STILL_RETRIED.hint
         return _describe_other_server(response) if is_other else visible(f"{error['message']}. {error['hint']}")
     except (ValueError, TypeError, KeyError):
         return _describe_other_server(response)

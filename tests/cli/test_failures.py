@@ -92,6 +92,13 @@ def test_a_message_with_another_try_to_come_is_listed_as_retrying(
     eventually(lambda: re.search(r"503 http_status  \(.*\)  after [2-9] tries  retrying\n", listed()))
     assert main(["status", *at(admin)]) == 0
     assert "RETRYING" in capsys.readouterr().out
+    name = listed().split("  ")[1]
+    assert main(["failures", "show", name, *at(admin)]) == 1
+    said = "This message is still being retried. It can be shown and sent again once it has ended\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert main(["retry", name, *at(admin)]) == 1
+    said = f"{name} not sent again: it is still being retried; it can be sent again once it has ended\n"
+    assert capsys.readouterr().err == said
 
 
 def test_one_failure_is_shown_with_message_request_and_response(
