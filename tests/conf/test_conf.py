@@ -94,7 +94,7 @@ def test_template_lists_exactly_its_notebooks_and_one_is_primary(folder: Path) -
 @each_folder
 def test_command_in_the_text_names_the_template_or_a_path_that_exists(folder: Path) -> None:
     text = (folder / "README.md").read_text(encoding="utf-8")
-    paths, slugs = re.findall(r"conf/library/[\w./-]+", text), re.findall(r"rest-bridge install ([\w-]+)", text)
+    paths, slugs = re.findall(r"conf/library/[\w./-]+", text), re.findall(r"rest-bridge install --yes ([\w-]+)", text)
     assert paths or slugs
     assert [path for path in paths if not (CONF.parent / path).exists()] == []
     assert [slug for slug in slugs if slug != read_template(folder)["slug"]] == []
