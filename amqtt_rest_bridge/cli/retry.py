@@ -9,6 +9,7 @@ import typer
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
 from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
 from amqtt_rest_bridge.cli.failures import check_code, failure_line, kept_failures
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20
@@ -16,7 +17,7 @@ _MOST_SHOWN: Final = 20
 DESCRIPTION = f"""\
 Send the messages of failures again, each through its own event only, by the definition that is in use now: those of
 the given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before
-it does.
+it does; of given runs it does so with those that were sent again before and succeeded.
 
 {ADMIN_HELP}A retry needs the setting admin_token.
 """
@@ -48,14 +49,19 @@ def run(
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
     with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
-        if not ids and not yes:
+        if not yes:
             kept = kept_failures(client, {"route": route, "code": code})
-            failures = [failure for failure in kept if failure["retried_as"] is None]
+            if ids:
+                failures = [one for one in kept if one["id"] in ids and one["retry_outcome"] == Outcome.SUCCEEDED]
+                question = f"Sent again before, and succeeded. Send {count(len(failures), 'message')} once more?"
+            else:
+                failures = [one for one in kept if one["retried_as"] is None]
+                question = f"Send {count(len(failures), 'message')} again?"
             for failure in failures[-_MOST_SHOWN:]:
                 print(failure_line(failure))
             if len(failures) > _MOST_SHOWN:
                 print(f"... and {len(failures) - _MOST_SHOWN} older ones")
-            if failures and not agrees(f"Send {count(len(failures), 'message')} again?"):
+            if failures and not agrees(question):
                 return 1
         answer = client.post("/api/failures/retry", "started", wanted)
         if route is not None and not answer["started"] and not answer["refused"]:

@@ -229,6 +229,26 @@ def test_all_failures_of_a_route_are_retried_after_a_question(
     assert capsys.readouterr().out.endswith(said)
 
 
+def test_what_was_sent_again_with_success_is_sent_once_more_only_after_a_question(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fail(client, "orders/7")
+    target.answer = lambda _: (200, b"{}")
+    assert main(["retry", name, *at(admin)]) == 0
+    client.message()
+    eventually(lambda: admin.get(f"/api/runs/{name}").json["retry_outcome"] == "succeeded")
+    target.take_all()
+    capsys.readouterr()
+    question = "Sent again before, and succeeded. Send 1 message once more?"
+    monkeypatch.setattr("typer.confirm", lambda asked: asked != question)
+    assert main(["retry", name, *at(admin)]) == 1
+    assert capsys.readouterr().out.endswith("  (succeeded)\n")
+    assert target.take_all() == []
+    assert main(["retry", name, "--yes", *at(admin)]) == 0
+    client.message()
+    assert len(target.take_all()) == 1
+
+
 def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(
     admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
