@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from amqtt_rest_bridge.admin import flow
+from amqtt_rest_bridge.catalogue import INVALID_SIGNATURE
 from amqtt_rest_bridge.engine.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http.exchange import Request
@@ -153,14 +154,16 @@ def _run_request(routes: Sequence[Route], request: Request, trial: Trial, event:
     """Return how a request is answered, and what it publishes."""
     payload = trial.payload.encode()
     tried = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
-    served, answer = tried.run.event, tried.response
+    served, answer, refusal = tried.run.event, tried.response, tried.run.refusal
+    is_unsigned = event and refusal is not None and refusal.code == INVALID_SIGNATURE.code
+    why = "The sample request has no signature. " if is_unsigned else ""
     return Exchange(
         route=tried.route or (routes[0].name if event else ""),
         event=served.name if served is not None else event,
         is_taken=True,
         topic="",
         request=_http_text(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
-        outcome=f"It is answered with {_http_text(answer.status, answer.headers, answer.body)}",
+        outcome=f"{why}It is answered with {_http_text(answer.status, answer.headers, answer.body)}",
         published="\n\n".join(_publication_text(one) for one in tried.publications),
     )
 

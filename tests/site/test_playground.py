@@ -78,6 +78,13 @@ def test_a_request_is_answered_and_what_it_publishes_is_shown() -> None:
     assert not Playground().run(Trial(SERVER, payload="hello")).trouble
 
 
+def test_a_sample_request_without_its_signature_is_answered_401_and_the_cause_is_shown() -> None:
+    signed = SERVER.replace("ADD EVENT Received", 'ADD EVENT Received WITH SIGNATURE_SECRET GET SECRET "shop"')
+    answer = "It is answered with 401 Unauthorized\n"
+    assert only(Trial(signed)).outcome.startswith(f"The sample request has no signature. {answer}")
+    assert only(Trial(signed, request="POST /hook/7\nX-Hub-Signature-256: sha256=00")).outcome.startswith(answer)
+
+
 def test_each_fault_has_its_place_and_its_line() -> None:
     (fault,) = run_trial(Trial(client(config='WITH RETRYS "3"'))).faults
     assert (fault.line, fault.severity, fault.message, fault.hint) == (
