@@ -224,6 +224,7 @@ def test_a_template_is_shown_with_its_install_line_text_and_cells(library: Clien
     result = library.page("/templates/third")
     page = parsed(result)
     assert "rest-bridge install third --from http://127.0.0.1:8000" in page.text
+    assert "Where rest-bridge is not in the PATH, use .venv/bin/rest-bridge." in page.text
     assert '<h2 id="notebook-1">a.lotnb <span class="note">version 1</span></h2>' in result.text
     assert "<h3>Note</h3>" in result.text
     assert '<span class="na">SOURCE_TOPIC</span>' in result.text
