@@ -101,10 +101,14 @@ def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_a
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
         assert "Resolved: all 4 messages were sent again and succeeded." in admin.get("/").text
         assert admin.get("/runs").text.count("sent again: succeeded") == 4
+        hint = 'class="hint"'
+        assert all(hint not in admin.get(path).text for path in ("/", f"/runs/{names[0]}", "/routes/Orders"))
+        assert re.search("Last error <time.*</time>, which has passed: ", admin.get("/routes/Orders").text)
         target.answer = lambda _: (500, b"")
         client.publish("orders/4", b"1")
         client.message()
         eventually(lambda: len(admin.get("/api/problems").json["problems"]) == 2)
+        assert admin.get("/routes/Orders").text.count(hint) == admin.get("/").text.count(hint) == 1
         found = [(one["status"], one["state"]) for one in admin.get("/api/problems").json["problems"]]
         assert found == [(500, "open"), (422, "resolved")]
         assert re.findall(r'data-state="(open|resolved)"', admin.get("/").text) == ["open", "resolved"]

@@ -92,6 +92,8 @@ def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(target: 
         lines = "[...document.querySelectorAll('#try .option, #curl .option')]"
         shown = page.evaluate(f"{lines}.map((one) => one.textContent)")
         assert {"--topic", "--payload", "-H"} <= {*shown}
+        assert ".venv/bin/rest-bridge where rest-bridge is not in the PATH" in page.text("section:has(#try)")
+        assert page.evaluate("document.querySelector('nav [aria-current=true]').textContent") == "Runs"
         for width in range(360, 440, 4):
             page.size(width, 640)
             assert page.evaluate(f"{lines}.every((one) => one.getClientRects().length === 1)"), width
@@ -307,6 +309,7 @@ def test_the_page_of_a_failure_says_if_a_retry_repeats_what_the_server_took(
         client.publish("orders/1", b"{}")
         name = json.loads(client.message()[1])["id"]
         assert ("a retry sends it once more" in admin.get(f"/runs/{name}").text) is is_taken
+        assert ">Retry 1 with " in admin.get("/routes/Orders").text
 
 
 @pytest.mark.parametrize("hosting", DOORS)

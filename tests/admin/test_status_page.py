@@ -323,6 +323,8 @@ def test_new_runs_are_announced_and_an_opened_one_stays_where_it_is_until_they_a
     before, name = page.evaluate(place), page.evaluate(opened)
     assert "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-runs] [open]")
     client, is_quiet = host.client("done/#"), "document.querySelector('[data-fresh]').hidden"
+    assert page.text("main [role=status]:has([data-fresh])") == "The newest first."
+    assert page.evaluate("document.querySelector('nav [aria-current=true]').textContent") == "Routes"
     eventually(lambda: called(client, "bad") and not page.evaluate(is_quiet))
     page.wait(f"fresh.has('{newest_run(host)}')")
     assert re.fullmatch(r"\d+ new runs?: show", page.text("[data-fresh]"))
@@ -492,10 +494,13 @@ def test_the_playground_shows_faults_flow_and_requests_of_what_is_typed(
     page.wait("document.querySelector('.ways') !== null && document.readyState === 'complete'")
     assert page.text(".ways").split("\n")[:3] == ["alarms/#", "↓", "Alarms"]
     assert "GET http://127.0.0.1:9/a" in page.text("#result")
+    assert "reads no secrets" not in page.text("#result")
     assert page.fits()
     assert page.errors == []
     if has_scripts and "AXE_CORE" in os.environ:
         assert page.barriers() == []
+    try_definition(page, FAILING.replace('"hush-hush-2"', 'GET SECRET "TOKEN"'))
+    page.wait("document.body.innerText.includes('It uses the name instead of the value: TOKEN.')")
 
 
 def try_definition(page: Page, text: str) -> None:
