@@ -19,7 +19,7 @@ Send the messages of failures again, each through its own event only, by the def
 the given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before
 it does; of given runs it does so with those that were sent again before and succeeded.
 
-{ADMIN_HELP}A retry needs the setting admin_token.
+{ADMIN_HELP}A retry needs the setting admin_token or admin_token_secret.
 """
 EPILOG = """\
 exit status:
@@ -72,7 +72,7 @@ def run(
         print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
     if route is not None and not answer["started"] and not answer["refused"]:
         which = f"route {route}" if code is None else f"route {route} with code {code}"
-        print(visible(f"nothing is sent again: no failure of {which} is kept that was not sent again before"))
+        print(visible(f"nothing is sent again: each kept failure of {which} was sent again before, or there is none"))
         return 0
     print(f"{count(len(answer['started']), 'message')} sent again")
     return 1 if answer["refused"] else 0

@@ -41,12 +41,12 @@ $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: nev
 With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives since
 when, who is away and was seen last when, and whether their route sets differ. Below them each route is one line for
 all living workers: health and connection are the worst, counts are sums, latencies those of the slowest worker;
-WORKERS counts them. A route without a living worker has when one was seen last in the place of its health. What the
-broker still keeps for a slot no broker says over MQTT.
+WORKERS counts them. Where no worker of a route lives, HEALTH says when one was seen last. How many messages wait in
+the broker for a slot is not shown: no broker says so over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
-count messages that ended, RETRIED tries after the first, RETRYING messages that have another try to come, REFUSED
-messages that were not taken for lack of room.
+count messages that ended, RETRYING messages that have another try to come, REFUSED messages that were not taken for
+lack of room. RETRIED counts tries, not messages: one each time that a failed try is followed by another.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
 Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
 error of each route, and how old the counters are. A reload that failed, and whatever else keeps the bridge from being

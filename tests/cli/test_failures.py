@@ -225,7 +225,7 @@ def test_all_failures_of_a_route_are_retried_after_a_question(
     client.messages(3)
     assert {one.path for one in target.take_all()} == {"/new/0", "/new/1", "/new/2"}
     assert main(["retry", "--route", "Orders", *at(admin)]) == 0
-    said = "nothing is sent again: no failure of route Orders is kept that was not sent again before\n"
+    said = "nothing is sent again: each kept failure of route Orders was sent again before, or there is none\n"
     assert capsys.readouterr().out.endswith(said)
 
 

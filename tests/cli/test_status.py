@@ -227,7 +227,7 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
     assert back
     assert "\x1b[?25h" in terminal.text
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", last)
-    below = r"b: last error, since then well: timeout: .* ago\)\r\n"
+    below = r"b: last error, well again now: timeout: .* ago\)\r\n"
     assert re.fullmatch(rf"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\n{below}", plain, re.DOTALL)
     assert all(len(re.sub(r"\x1b\[[\d;?]*\w", "", line)) <= 90 for line in re.split(r"\r\n|\x1b\[H", before))
 
