@@ -11,6 +11,7 @@ from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.lot.hints import explain_unknown_setting, hint_of_settings
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.reference import json_of, list_of_settings, rows_of, text_of
+from amqtt_rest_bridge.spelling import closest
 
 DESCRIPTION = """\
 Print what a setting of a route file means, its value, default and example, and what it requires and excludes.
@@ -39,15 +40,16 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of objects")] = False,
 ) -> int:
     """Print one setting, or all."""
-    found = [(kind, row) for kind, rows in PARAMETERS.items() for row in rows.values()]
-    if setting is not None:
-        found = rows_of(setting)
-        if not found:
-            _, hint = explain_unknown_setting(setting, BlockKind.EVENT)
-            if hint == hint_of_settings(BlockKind.EVENT):
-                hint = f"{own_name()} help lists all; settings of the plugin are in the reference, under Configuration"
-            print(f"rest-bridge help: unknown setting {on_one_line(setting)}\nhint: {hint}", file=sys.stderr)
-            return 2
+    every = [(kind, row) for kind, rows in PARAMETERS.items() for row in rows.values()]
+    found = every if setting is None else rows_of(setting)
+    if setting is not None and not found:
+        meant = closest(setting, [row.name for _, row in every])
+        kind = next((kind for kind, row in every if row.name == meant), BlockKind.EVENT)
+        _, hint = explain_unknown_setting(setting, kind)
+        if hint == hint_of_settings(kind):
+            hint = f"{own_name()} help lists all; settings of the plugin are in the reference, under Configuration"
+        print(f"rest-bridge help: unknown setting {on_one_line(setting)}\nhint: {hint}", file=sys.stderr)
+        return 2
     if as_json:
         print(json.dumps([json_of(kind, row) for kind, row in found], indent=2, ensure_ascii=False))
     elif setting is None:

@@ -34,6 +34,7 @@ def test_help_alone_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> N
     ("name", "hint"),
     [
         ("METOD", "did you mean METHOD?"),
+        ("RETRIE", "did you mean RETRIES?"),
         ("HOST", "perhaps BASE_ADDRESS, which belongs in REST_API_CONFIG"),
         ("openapi", "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"),
     ],
