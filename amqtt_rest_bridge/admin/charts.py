@@ -169,6 +169,7 @@ def _times(begin: float, now: float) -> list[Mark]:
 def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:
     """Return what succeeded and what failed as SVG paths in a drawing of 14 by 12; relative moves keep them short."""
     columns = _columns(samples, most // _SPARK_POINTS)
+    columns *= 2 if len(columns) == 1 else 1  # a line through one point is not drawn
     highest = max((sum(column) for column in columns), default=0)
     left = _SPARK_POINTS - len(columns)
     paths = []

@@ -64,6 +64,10 @@ def test_a_chart_without_samples_and_one_of_nothing_are_empty() -> None:
     assert sparks([], 60) == ("", "")
 
 
+def test_a_single_sample_is_a_line_in_the_overview() -> None:
+    assert [path.count(" ") > 1 for path in sparks([Sample(5, 2)], 60)] == [True, True]
+
+
 def test_a_week_is_drawn_in_columns_that_add_up_neighbours() -> None:
     drawn = chart([Sample(1, 0)] * 2016, 2016, 300.0, NOW)
     assert drawn.columns <= 120

@@ -504,7 +504,10 @@ def test_the_playground_shows_faults_flow_and_requests_of_what_is_typed(
 
 
 def try_definition(page: Page, text: str) -> None:
-    page.evaluate(f"document.getElementById('definition').value = {json.dumps(text)}; document.forms[0].submit()")
+    """Submit a definition, and wait for the page that follows."""
+    write = f"document.getElementById('definition').value = {json.dumps(text)}"
+    page.evaluate(f"window.isFormer = true; {write}; document.forms[0].submit()")
+    page.wait("window.isFormer === undefined && document.readyState === 'complete'")
 
 
 @pytest.mark.chromium
