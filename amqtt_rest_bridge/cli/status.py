@@ -34,23 +34,25 @@ DESCRIPTION = f"""\
 Show how the routes of a running bridge are doing: health, connection, counters since its start, latencies, last
 error.
 
-On a terminal the table follows the bridge until Ctrl-C. Otherwise, and with --json, it is printed once. The figures
-are those of now, from the bridge's admin port. With --broker they are those that the bridge published last, on
-$SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never) and when a health changes.
+On a terminal the table is drawn again every second until Ctrl-C. Otherwise, and with --json, it is printed once.
 
-With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives since
-when, who is away and was seen last when, and whether their route sets differ. Below them each route is one line for
-all living workers: health and connection are the worst, counts are sums, latencies those of the slowest worker;
-WORKERS counts them. Where no worker of a route lives, HEALTH says when one was seen last. How many messages wait in
-the broker for a slot is not shown: no broker says so over MQTT.
+With --admin the bridge is asked for its present figures. With --broker the figures are those that the bridge last
+published, on $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never), and when the health
+of a route changes.
+
+With --group the broker is asked for the workers of a group: which worker holds each slot and since when, which workers
+live, which are away and when they were last seen, and whether their routes differ. Below them, each route has one line
+for all its living workers (WORKERS says how many): their worst health and connection, the sums of their counts, the
+latencies of the slowest. If no worker of a route lives, HEALTH says when one was last seen. How many messages wait in
+the broker for a slot cannot be shown: no broker says so over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRYING messages that have another try to come, REFUSED messages that were not taken for
-lack of room. RETRIED counts tries, not messages: one each time that a failed try is followed by another.
+lack of room. RETRIED counts further tries, not messages.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
-Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
-error of each route, and how old the counters are. A reload that failed, and whatever else keeps the bridge from being
-ready, is on a line of its own (to standard error unless on a terminal).
+Columns that are zero for every route are left out. Below the table are the columns that it has no room for, the last
+error of each route, and the age of the counters. A failed reload, and anything else that keeps the bridge from being
+ready, has a line of its own (on standard error unless on a terminal).
 
 {ADMIN_HELP}
 {BROKER_HELP}"""

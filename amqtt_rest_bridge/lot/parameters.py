@@ -269,8 +269,8 @@ _CONFIG = (
     ),
     Parameter(
         "RETRIES", _INT, _C,
-        "how often a request is tried again after no connection, 429 or 503; GET, PUT, DELETE also after 502, 504 or a "
-        "broken connection",
+        "how many more times a failed request is tried: if it got no connection, 429 or 503; GET, PUT and DELETE also "
+        "if it got 502, 504 or a broken connection",
         "'5'", low=0, high=100,
     ),
     Parameter(

@@ -44,7 +44,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     Args:
         definition: Text of the route language.
-        topic: Of the message; empty: one that each event listens to.
+        topic: Of the message; if empty, each event gets a topic that it listens to.
         payload: Of the message, or the body of the request.
         response: The body with which the HTTP server answers.
         request: A request of server mode, a line such as `POST /hook` and its headers; empty: one for each endpoint.

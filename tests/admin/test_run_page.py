@@ -381,7 +381,7 @@ def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_thei
         assert headings == "Runs,Numbers,Definition"
         assert page.text("[data-numbers] dt:last-of-type") == "Connection"
         folded = page.evaluate("document.querySelector('.zeros').innerText + document.querySelector('.zeros').open")
-        assert folded == "Those that are zerofalse"
+        assert folded == "Numbers that are zerofalse"
         assert page.evaluate("document.querySelector('.runs .what').innerHTML").count("/<wbr>") == 2
         target.answer = lambda _: (200, b"{}")
         client.publish("orders/2", b"{}")
