@@ -1,7 +1,7 @@
 """What the tests of `HttpClient` share: clients with given settings, driven without a running loop."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,21 +11,32 @@ import pytest
 from amqtt_rest_bridge.engine.requests import split_base_address
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient, Turn, tls_of
-from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, Pairs, RestApiConfig
 from tests.support.http_target import Target
 
-LIMIT = 1_000  # bytes that a response to `call` may have
+LIMIT = 1_000
+"""Bytes that a response may have in tests of this bound."""
+Server = Target | RestApiConfig | str
+"""A server, or the configuration of a route to it, or its address."""
+Addresses = Mapping[tuple[str, int], tuple[str, ...]]
+_ADDRESSES: Addresses = {("target.test", port): ("127.0.0.1",) for port in (80, 443)}
 
 
 class Client:
     """A client whose `send` returns when there is a response."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, base: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self.client = client
+        self.client, self.base = client, base
 
     def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
         return self.loop.run_until_complete(self.client.send(request, turn=turn))
+
+    def ask(
+        self, method: Method = Method.GET, path: str = "/", headers: Pairs = (), body: bytes | None = None,
+        turn: Turn | None = None,
+    ) -> HttpResponse:  # fmt: skip
+        return self.send(HttpRequest(method, self.base + path, headers, body), turn=turn)
 
     def send_all(self, requests: Sequence[HttpRequest]) -> list[HttpResponse]:
         async def send_all() -> list[HttpResponse]:
@@ -38,11 +49,8 @@ class Client:
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def close_idle(self) -> None:
-        async def close() -> None:
-            self.client.close()
-            await asyncio.sleep(0.01)
-
-        self.loop.run_until_complete(close())
+        self.loop.call_soon(self.client.close)
+        self.run(0.01)
 
     def close(self) -> None:
         self.close_idle()
@@ -50,67 +58,41 @@ class Client:
 
 
 def options_of(
-    config: RestApiConfig,
-    *,
-    max_response_bytes: int = 1_000,
-    environment: dict[str, str] | None = None,
-    addresses: dict[tuple[str, int], tuple[str, ...]] | None = None,
-) -> ClientOptions:
+    config: RestApiConfig, limit: int = 300_000, environment: Mapping[str, str] | None = None,
+    addresses: Addresses = _ADDRESSES,
+) -> ClientOptions:  # fmt: skip
     (origin, _), seconds = split_base_address(config.base_address or ""), float(config.request_timeout)
-    return ClientOptions(origin, seconds, max_response_bytes, tls_of(config), environment or {}, addresses or {})
+    return ClientOptions(origin, seconds, limit, tls_of(config), environment or {}, addresses)
 
 
 @contextmanager
 def client_of(
-    base: str,
-    *,
-    seconds: int = 5,
-    limit: int = 300_000,
-    addresses: dict[tuple[str, int], tuple[str, ...]] | None = None,
-    **others: Any,
-) -> Iterator[Client]:
-    config = RestApiConfig(base_address=base, request_timeout=seconds)
-    client = Client(HttpClient(options_of(config, max_response_bytes=limit, addresses=addresses), **others))
+    server: Server, *, seconds: int = 5, limit: int = 300_000, environment: Mapping[str, str] | None = None,
+    addresses: Addresses = _ADDRESSES, **others: Any,
+) -> Iterator[Client]:  # fmt: skip
+    """Make a client; by default `target.test` is this machine."""
+    if not isinstance(server, RestApiConfig):
+        server = RestApiConfig(base_address=server.url if isinstance(server, Target) else server)
+    config = replace(server, request_timeout=seconds)
+    client = Client(HttpClient(options_of(config, limit, environment, addresses), **others), server.base_address or "")
     try:
         yield client
     finally:
         client.close()
 
 
-def base_of(target: Target) -> str:
-    return f"http://127.0.0.1:{target.port}"
+def get(server: Server, path: str = "/", **options: Any) -> HttpResponse:
+    with client_of(server, **options) as client:
+        return client.ask(path=path)
 
 
-def call(target: Target, method: Method = Method.GET) -> HttpResponse:
-    with client_of(base_of(target), limit=LIMIT) as client:
-        return client.send(HttpRequest(method, f"{base_of(target)}/path"))
+def failure_of(server: Server, path: str = "/", body: bytes | None = None, **options: Any) -> CallError:
+    with client_of(server, **options) as client, pytest.raises(CallError) as caught:
+        client.ask(Method.POST, path, (), body)
+    assert caught.value.hint
+    return caught.value
 
 
 def chunked(*chunks: bytes, trailer: bytes = b"") -> bytes:
     body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + trailer + b"\r\n"
-
-
-@contextmanager
-def client_by(config: RestApiConfig, environment: dict[str, str] | None = None) -> Iterator[Client]:
-    """Make a client for which `target.test` is this machine."""
-    ports = (80, 443)
-    addresses: dict[tuple[str, int], tuple[str, ...]] = {("target.test", port): ("127.0.0.1",) for port in ports}
-    options = options_of(replace(config, request_timeout=5), environment=environment, addresses=addresses)
-    client = Client(HttpClient(options))
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def get(config: RestApiConfig, path: str = "/", environment: dict[str, str] | None = None) -> HttpResponse:
-    with client_by(config, environment) as client:
-        return client.send(HttpRequest(Method.GET, f"{config.base_address}{path}"))
-
-
-def failure_of(config: RestApiConfig, environment: dict[str, str] | None = None) -> CallError:
-    with pytest.raises(CallError) as caught:
-        get(config, environment=environment)
-    assert caught.value.hint
-    return caught.value

@@ -3,6 +3,7 @@
 import json
 import re
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,46 +35,33 @@ def test_every_answer_has_a_line_with_its_request_id(tmp_path: Path) -> None:
     lines = lines_of(path)
     assert [line["request_id"] for line in lines] == [answer.headers["X-Request-ID"] for answer in answers]
     assert {uuid.UUID(line["request_id"]).version for line in lines} == {4}
-    assert len({line["request_id"] for line in lines}) == len(lines)
     assert [line["status"] for line in lines] == [200, 404, 200, 400]
     assert [line["code"] for line in lines] == [None, "not_found", None, "invalid_request"]
     assert [line["event"] for line in lines] == ["Hook", None, "Ask", None]
-    first = lines[0]
-    assert {name: first[name] for name in ("remote", "method", "path", "route", "request_bytes", "response_bytes")} == {
-        "remote": "127.0.0.1",
-        "method": "POST",
-        "path": "/hook",
-        "route": "Hooks",
-        "request_bytes": 3,
+    assert lines[0].items() >= {
+        "remote": "127.0.0.1", "method": "POST", "path": "/hook", "route": "Hooks", "request_bytes": 3,
         "response_bytes": len(answers[0].body),
-    }
-    assert 0 <= first["ms"] < 10_000
+    }.items()  # fmt: skip
+    assert 0 <= lines[0]["ms"] < 10_000
     text = path.read_text(encoding="ascii")
     assert "secret" not in text
     assert "c2VjcmV0" not in text
 
 
-def test_a_caller_cannot_write_lines_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "access.log"
-    log = AccessLog(str(path))
-    with served(access_log=log) as hooks:
-        hooks.ask(get('/a"\x85\x0b%0a{"status":200}'), "GET")
-    log.close()
-    assert len(lines_of(path)) == 1
-
-
-def test_a_line_holds_what_it_should(tmp_path: Path) -> None:
+def test_a_line_holds_what_it_should_and_a_caller_cannot_write_lines_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog(str(path), ("route", "event"))
     with served(access_log=log) as hooks:
         hooks.ask(get("/none"), "GET")
+        hooks.ask(get('/a"\x85\x0b%0a{"status":200}'), "GET")
     log.close()
-    line = re.sub(r'"(time|request_id)":"[^"]+"|"(response_bytes|ms)":[0-9.]+', r'"\1\2":0', path.read_text())
-    assert line == (
+    assert len(lines_of(path)) == 2
+    line = path.read_text().splitlines()[0]
+    assert re.search(r'"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"', line)
+    assert re.sub(r'"(time|request_id)":"[^"]+"|"(response_bytes|ms)":[0-9.]+', r'"\1\2":0', line) == (
         '{"time":0,"request_id":0,"remote":"127.0.0.1","method":"GET","path":"/none","status":404,'
-        '"code":"not_found","route":null,"event":null,"request_bytes":0,"response_bytes":0,"ms":0}\n'
+        '"code":"not_found","route":null,"event":null,"request_bytes":0,"response_bytes":0,"ms":0}'
     )
-    assert re.search(r'"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"', path.read_text())
 
 
 def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
@@ -91,12 +79,10 @@ def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
 
 def test_several_writers_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
-    logs = [AccessLog(str(path)) for _ in range(2)]
-    for _ in range(50):
-        for log in logs:
-            log.write(ENTRY)
-    for log in logs:
-        log.close()
+    with closing(AccessLog(str(path))) as one, closing(AccessLog(str(path))) as other:
+        for _ in range(50):
+            one.write(ENTRY)
+            other.write(ENTRY)
     assert len(lines_of(path)) == 100
 
 

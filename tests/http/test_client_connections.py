@@ -8,46 +8,45 @@ from time import monotonic
 import pytest
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.lot.model import HttpRequest, Method
-from tests.http.clients import base_of, client_of
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, Pairs
+from tests.http.clients import client_of
 from tests.support.clock import Clock
-from tests.support.http_target import Peer, Script, Target, answering, echo, reply
+from tests.support.http_target import Peer, Target, answering, echo, reply
 from tests.support.waiting import SECONDS
 
+GET, POST, PUT, DELETE, PATCH = Method.GET, Method.POST, Method.PUT, Method.DELETE, Method.PATCH
 WITH_KEY = (("Idempotency-Key", "k1"),)
 
 
-def test_connection_is_used_again() -> None:
-    with Target(echo) as target, client_of(base_of(target)) as client:
-        for number in range(20):
-            body = b"%d" % number
-            assert client.send(HttpRequest(Method.POST, base_of(target) + "/", (), body)).body == body
-        assert target.connections == 1
-
-
 def test_many_requests_share_a_client() -> None:
-    with Target(echo) as target, client_of(base_of(target)) as client:
+    with Target(echo) as target, client_of(target) as client:
         for _ in range(20):
             bodies = [b"%d" % number * 100 for number in range(16)]
-            requests = [HttpRequest(Method.POST, base_of(target) + "/", (), body) for body in bodies]
+            requests = [HttpRequest(POST, target.url + "/", (), body) for body in bodies]
             assert [response.body for response in client.send_all(requests)] == bodies
         assert target.connections <= 16
 
 
 @pytest.mark.parametrize(
-    "response",
+    ("response", "connections"),
     [
-        pytest.param(reply(b"x", "200 OK", "Connection: close"), id="connection close"),
-        pytest.param(reply(b"x", "200 OK", "Connection: close", "Connection: Upgrade"), id="close among others"),
-        pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", id="HTTP/1.0"),
-        pytest.param(reply(b"x") + reply(b"y"), id="a second response not asked for"),
+        pytest.param(reply(b"x"), 1, id="usual"),
+        pytest.param(reply(b"x", "200 OK", "Connection: close"), 3, id="connection close"),
+        pytest.param(reply(b"x", "200 OK", "Connection: close", "Connection: Upgrade"), 3, id="close among others"),
+        pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 3, id="HTTP/1.0"),
+        pytest.param(reply(b"x") + reply(b"y"), 3, id="a second response not asked for"),
+        pytest.param(b"HTTP/1.1 204 No\r\nX-A: 1\r\n\r\n", 1, id="204"),
+        pytest.param(b"HTTP/1.1 204 No\r\nContent-Length: 0\r\n\r\n", 1, id="204, length 0"),
+        pytest.param(b"HTTP/1.1 204 No\r\nContent-Length: 1\r\n\r\n", 3, id="204 that promises a body"),
+        pytest.param(b"HTTP/1.1 204 No\r\nTransfer-Encoding: chunked\r\n\r\n", 3, id="204 that promises chunks"),
     ],
 )
-def test_connection_is_not_used_again_after(response: bytes) -> None:
-    with Target(answering(response)) as target, client_of(base_of(target)) as client:
-        for _ in range(3):
-            assert client.send(HttpRequest(Method.POST, base_of(target) + "/")).body == b"x"
-        assert target.connections == 3
+def test_connection_is_used_again_unless_the_response_ends_it_or_its_own_end_is_uncertain(
+    response: bytes, connections: int
+) -> None:
+    with Target(answering(response)) as target, client_of(target) as client:
+        assert {client.ask(POST).body for _ in range(3)} == {b"" if b" 204 " in response else b"x"}
+        assert target.connections == connections
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["Content-Length first", "Transfer-Encoding first"])
@@ -55,31 +54,31 @@ def test_a_response_with_two_kinds_of_length_fails_and_its_connection_is_closed(
     """RFC 9112 section 6.3: a proxy on the way may have seen another end of it."""
     lines = ["Content-Length: 1", "Transfer-Encoding: chunked"]
     head = "\r\n".join(["HTTP/1.1 200 OK", lines[first], lines[1 - first], "", ""])
-    with Target(answering(head.encode() + b"1\r\nx\r\n0\r\n\r\n")) as target, client_of(base_of(target)) as client:
+    with Target(answering(head.encode() + b"1\r\nx\r\n0\r\n\r\n")) as target, client_of(target) as client:
         for _ in range(2):
             with pytest.raises(CallError, match="both a Content-Length and a Transfer-Encoding") as caught:
-                client.send(HttpRequest(Method.POST, base_of(target) + "/"))
+                client.ask(POST)
             assert caught.value.code is FailureCode.CONNECTION_FAILED
         assert target.connections == 2
 
 
 @pytest.mark.parametrize(
-    ("response", "seconds", "connections"),
+    ("keep_alive", "seconds", "connections"),
     [
-        pytest.param(reply(), 54, 1, id="idle for 54 s"),
-        pytest.param(reply(), 56, 2, id="idle for 56 s"),
-        pytest.param(reply(b"", "200 OK", "Keep-Alive: timeout=5, max=9"), 3, 1, id="within the server's timeout"),
-        pytest.param(reply(b"", "200 OK", "Keep-Alive: timeout=5, max=9"), 4.5, 2, id="close to the server's timeout"),
-        pytest.param(reply(b"", "200 OK", "Keep-Alive: timeout=1"), 0.7, 2, id="close to a short timeout"),
+        pytest.param("X: y", 54, 1, id="idle for 54 s"),
+        pytest.param("X: y", 56, 2, id="idle for 56 s"),
+        pytest.param("Keep-Alive: timeout=5, max=9", 3, 1, id="within the server's timeout"),
+        pytest.param("Keep-Alive: timeout=5, max=9", 4.5, 2, id="close to the server's timeout"),
+        pytest.param("Keep-Alive: timeout=1", 0.7, 2, id="close to a short timeout"),
     ],
 )
 def test_connection_is_not_used_when_its_server_may_be_closing_it(
-    response: bytes, seconds: float, connections: int
+    keep_alive: str, seconds: float, connections: int
 ) -> None:
     clock = Clock(monotonic())
-    with Target(answering(response)) as target, client_of(base_of(target), clock=clock) as client:
+    with Target(answering(reply(b"", "200 OK", keep_alive))) as target, client_of(target, clock=clock) as client:
         for _ in range(2):
-            client.send(HttpRequest(Method.GET, base_of(target) + "/"))
+            client.ask()
             clock.now += seconds
         assert target.connections == connections
 
@@ -97,52 +96,60 @@ def test_connections_are_closed_without_another_request_once_none_was_used_for_l
             peer.send(reply())
         gone.release()
 
-    with Target(script) as target, client_of(base_of(target)) as client:
-        client.send_all([HttpRequest(Method.GET, base_of(target) + "/")] * 3)
+    with Target(script) as target, client_of(target) as client:
+        client.send_all([HttpRequest(GET, target.url + "/")] * 3)
         assert not gone.acquire(blocking=False)
         client.run(0.4)
         assert all(gone.acquire(timeout=SECONDS) for _ in range(3))
 
 
-def closed_after_the_first(closed: threading.Event) -> Script:
-    """Close each connection after its first response, without having said so."""
+@pytest.mark.parametrize("method", list(Method))
+def test_kept_connection_found_closed_is_replaced_for_every_method(method: Method) -> None:
+    closed = threading.Event()
 
     def script(peer: Peer) -> None:
         peer.request()
         peer.send(reply(b"ok"))
-        peer.sock.shutdown(socket.SHUT_RDWR)
+        peer.sock.shutdown(socket.SHUT_RDWR)  # without having said so
         closed.set()
 
-    return script
-
-
-@pytest.mark.parametrize(
-    ("field", "connections"),
-    [("X-A: 1", 1), ("Content-Length: 0", 1), ("Content-Length: 1", 3), ("Transfer-Encoding: chunked", 3)],
-)
-def test_connection_is_not_used_again_after_a_204_that_promises_a_body(field: str, connections: int) -> None:
-    response = f"HTTP/1.1 204 No Content\r\n{field}\r\n\r\n".encode()
-    with Target(answering(response)) as target, client_of(base_of(target)) as client:
+    with Target(script) as target, client_of(target) as client:
         for _ in range(3):
-            assert client.send(HttpRequest(Method.POST, base_of(target) + "/")).status == 204
-        assert target.connections == connections
-
-
-@pytest.mark.parametrize("method", list(Method))
-def test_kept_connection_found_closed_is_replaced_for_every_method(method: Method) -> None:
-    closed = threading.Event()
-    with Target(closed_after_the_first(closed)) as target, client_of(base_of(target)) as client:
-        for _ in range(3):
-            assert client.send(HttpRequest(method, base_of(target) + "/")).status == 200
+            assert client.ask(method).status == 200
             assert closed.wait(SECONDS)
             closed.clear()
         assert len(target.requests) == target.connections == 3
 
 
-def closed_on_the_second(how: Callable[[Peer], None]) -> Script:
-    """Answer the first request of the first connection and end it on the second: it looked alive when it was used."""
+def cut_short(peer: Peer) -> None:
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+    peer.sock.close()
 
+
+RESET, CLOSED = pytest.param(Peer.reset, id="reset"), pytest.param(lambda peer: peer.sock.close(), id="closed")
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "how", "is_repeated"),
+    [
+        *(
+            pytest.param(method, headers, *how.values, True, id=f"{method} {how.id}")
+            for method, headers in [(GET, ()), (PUT, ()), (DELETE, ()), (POST, WITH_KEY), (PATCH, WITH_KEY)]
+            for how in (RESET, CLOSED)
+        ),
+        *(
+            pytest.param(method, (), *how.values, False, id=f"{method} without a key, {how.id}")
+            for method in (POST, PATCH)
+            for how in (RESET, CLOSED)
+        ),
+        pytest.param(GET, (), cut_short, False, id="a response that had begun"),
+    ],
+)
+def test_request_lost_on_a_kept_connection_is_repeated_at_once_only_when_that_does_no_harm(
+    method: Method, headers: Pairs, how: Callable[[Peer], None], is_repeated: bool
+) -> None:
     def script(peer: Peer) -> None:
+        """End the first connection on its second request: it looked alive when it was used."""
         peer.request()
         peer.send(reply(b"ok"))
         if peer.number == 1:
@@ -152,49 +159,15 @@ def closed_on_the_second(how: Callable[[Peer], None]) -> Script:
             while peer.request():
                 peer.send(reply(b"ok"))
 
-    return script
-
-
-ENDS = [pytest.param(Peer.reset, id="reset"), pytest.param(lambda peer: peer.sock.close(), id="closed")]
-
-
-@pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize(
-    ("method", "headers"),
-    [(Method.GET, ()), (Method.PUT, ()), (Method.DELETE, ()), (Method.POST, WITH_KEY), (Method.PATCH, WITH_KEY)],
-)
-def test_request_lost_on_a_kept_connection_is_repeated_at_once_when_that_does_no_harm(
-    method: Method, headers: tuple[tuple[str, str], ...], how: Callable[[Peer], None]
-) -> None:
-    with Target(closed_on_the_second(how)) as target, client_of(base_of(target)) as client:
-        for _ in range(2):
-            assert client.send(HttpRequest(method, base_of(target) + "/", headers)).status == 200
-        assert len(target.requests) == 3
-
-
-@pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize("method", [Method.POST, Method.PATCH])
-def test_request_that_may_have_been_processed_is_not_repeated(method: Method, how: Callable[[Peer], None]) -> None:
-    with Target(closed_on_the_second(how)) as target, client_of(base_of(target)) as client:
-        client.send(HttpRequest(method, base_of(target) + "/"))
-        with pytest.raises(CallError) as caught:
-            client.send(HttpRequest(method, base_of(target) + "/"))
-        assert len(target.requests) == 2
-    assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, False)
-
-
-def test_request_whose_response_had_begun_is_not_repeated() -> None:
-    def script(peer: Peer) -> None:
-        peer.request()
-        peer.send(reply(b"ok"))
-        peer.request()
-        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
-
-    with Target(script) as target, client_of(base_of(target)) as client:
-        client.send(HttpRequest(Method.GET, base_of(target) + "/"))
-        with pytest.raises(CallError, match="closed the connection"):
-            client.send(HttpRequest(Method.GET, base_of(target) + "/"))
-        assert target.connections == 1
+    with Target(script) as target, client_of(target) as client:
+        assert client.ask(method, headers=headers).status == 200
+        if is_repeated:
+            assert client.ask(method, headers=headers).status == 200
+        else:
+            with pytest.raises(CallError) as caught:
+                client.ask(method, headers=headers)
+            assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, False)
+        assert len(target.requests) == 2 + is_repeated
 
 
 def test_close_ends_idle_connections_and_a_later_request_opens_another() -> None:
@@ -205,9 +178,9 @@ def test_close_ends_idle_connections_and_a_later_request_opens_another() -> None
             peer.send(reply())
         gone.set()
 
-    with Target(script) as target, client_of(base_of(target)) as client:
+    with Target(script) as target, client_of(target) as client:
         for _ in range(2):
-            client.send(HttpRequest(Method.GET, base_of(target) + "/"))
+            client.ask()
             client.close_idle()
             assert gone.wait(SECONDS)
             gone.clear()

@@ -5,9 +5,6 @@ import hashlib
 import http.client
 import json
 import re
-import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,33 +15,28 @@ import pytest
 from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.lot.model import AuthScheme, HttpRequest, Method, RestApiConfig
 from tests.http.clients import Client
+from tests.http.servers import LIGHTTPD, serving
 from tests.support.embedded_broker import hosting
 from tests.support.http_target import Peer, Target, reply
-from tests.support.ports import free_port
-from tests.support.waiting import eventually
 
 CHALLENGE = 'WWW-Authenticate: Digest realm="{realm}", qop="auth", algorithm=SHA-256, nonce="{nonce}"{more}'
 
 
-def config(port: int, password: str = "word") -> RestApiConfig:
-    address = f"http://127.0.0.1:{port}"
-    return RestApiConfig(address, True, username="me", password=password, auth_scheme=AuthScheme.DIGEST)
-
-
 @contextlib.contextmanager
-def client(config: RestApiConfig) -> Iterator[Client]:
-    sender = Client(client_for(config, config.base_address or "", max_response_bytes=100_000, environment={}))
+def client_of(port: int, password: str = "word") -> Iterator[Client]:
+    base = f"http://127.0.0.1:{port}"
+    config = RestApiConfig(base, True, username="me", password=password, auth_scheme=AuthScheme.DIGEST)
+    client = Client(client_for(config, base, max_response_bytes=100_000, environment={}), base)
     try:
-        yield sender
+        yield client
     finally:
-        sender.close()
+        client.close()
 
 
-def send(config: RestApiConfig, *requests: tuple[Method, str]) -> list[int]:
+def send(port: int, *requests: tuple[Method, str], password: str = "word") -> list[int]:
     """Return the statuses of requests that one client sends."""
-    with client(config) as sender:
-        built = (HttpRequest(method, f"{config.base_address}{path}", (), None) for method, path in requests)
-        return [sender.send(request).status for request in built]
+    with client_of(port, password) as client:
+        return [client.ask(method, path).status for method, path in requests]
 
 
 class Server:
@@ -111,7 +103,7 @@ GET, POST = Method.GET, Method.POST
 def test_one_more_round_trip_a_nonce() -> None:
     server = Server()
     with Target(server) as target:
-        assert send(config(target.port), (GET, "/a"), (POST, "/b?c=1"), (GET, "/a")) == [200] * 3
+        assert send(target.port, (GET, "/a"), (POST, "/b?c=1"), (GET, "/a")) == [200] * 3
     assert server.statuses == [401, 200, 200, 200]
 
 
@@ -119,30 +111,28 @@ def test_one_more_round_trip_a_nonce() -> None:
 def test_a_nonce_that_is_used_up_is_replaced_whether_the_server_calls_it_stale_or_not(says_stale: bool) -> None:
     server = Server(uses=2, says_stale=says_stale)
     with Target(server) as target:
-        assert send(config(target.port), *[(POST, "/")] * 4) == [200] * 4
+        assert send(target.port, *[(POST, "/")] * 4) == [200] * 4
     assert server.statuses == [401, 200, 200, 401, 200, 200]
 
 
 @pytest.mark.parametrize("more", ["", ", stale=true"])
 def test_a_nonce_that_is_good_once_is_that_of_the_request_it_was_given_to(more: str) -> None:
-    with Target(OneTime(more)) as target:
-        own = config(target.port)
-        with client(own) as sender:
-            responses = sender.send_all([HttpRequest(GET, f"{own.base_address}/")] * 80)
+    with Target(OneTime(more)) as target, client_of(target.port) as client:
+        responses = client.send_all([HttpRequest(GET, f"{client.base}/")] * 80)
     assert [response.status for response in responses] == [200] * 80
 
 
 def test_the_target_of_a_redirect_gets_a_digest_of_its_own() -> None:
     server = Server()
     with Target(server) as target:
-        assert send(config(target.port), (GET, "/from")) == [200]
+        assert send(target.port, (GET, "/from")) == [200]
     assert server.statuses == [401, 302, 200]
 
 
 def test_a_wrong_password_is_the_servers_401_after_one_repetition() -> None:
     server = Server(says_stale=False)
     with Target(server) as target:
-        assert send(config(target.port, "wrong"), (GET, "/")) == [401]
+        assert send(target.port, (GET, "/"), password="wrong") == [401]
     assert server.statuses == [401, 401]
 
 
@@ -152,24 +142,18 @@ def test_a_turn_is_awaited_before_the_repetition_too_so_that_both_count_for_the_
     async def turn() -> None:
         turns.append(None)
 
-    with Target(Server()) as target:
-        own = config(target.port)
-        with client(own) as sender:
-            assert sender.send(HttpRequest(GET, f"{own.base_address}/"), turn=turn).status == 200
+    with Target(Server()) as target, client_of(target.port) as client:
+        assert client.ask(turn=turn).status == 200
     assert len(turns) == 2
 
 
 def test_an_authorization_of_the_event_is_sent_as_it_is() -> None:
     server = Server()
-    with Target(server) as target:
-        own = config(target.port)
-        with client(own) as sender:
-            request = HttpRequest(GET, f"{own.base_address}/", (("authorization", "Bearer x"),))
-            assert sender.send(request).status == 401
+    with Target(server) as target, client_of(target.port) as client:
+        assert client.ask(headers=(("authorization", "Bearer x"),)).status == 401
     assert server.statuses == [401]
 
 
-LIGHTTPD = shutil.which("lighttpd") or shutil.which("lighttpd", path="/usr/sbin")
 CONFIGURATION = """
 server.document-root = "{folder}"
 server.port = {port}
@@ -184,25 +168,12 @@ auth.require = (
 """
 
 
-def listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
 @contextlib.contextmanager
 def lighttpd(folder: Path) -> Iterator[int]:
-    port = free_port()
     for name, text in {"users": "me:word\n", "md5": "weak", "sha": "strong"}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    written = folder / "lighttpd.conf"
-    written.write_text(CONFIGURATION.format(folder=folder, port=port), encoding="utf-8")
-    with subprocess.Popen([str(LIGHTTPD), "-D", "-f", str(written)], stderr=subprocess.DEVNULL) as process:
-        try:
-            eventually(lambda: listens(port))
-            yield port
-        finally:
-            process.terminate()
+    with serving(folder, CONFIGURATION, LIGHTTPD, "-D", "-f", "{file}") as port:
+        yield port
 
 
 @pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
@@ -225,7 +196,7 @@ def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp
                 peer.send(reply(answer.read(), f"{answer.status} {answer.reason}", *heads))
 
     with lighttpd(tmp_path) as port, Target(older) as target:
-        assert send(config(target.port), (GET, path), (GET, path)) == [200, 200]
+        assert send(target.port, (GET, path), (GET, path)) == [200, 200]
     assert [one and "stale=true" in one for one in challenges] == [False, True, None, None]
 
 
@@ -247,5 +218,5 @@ def test_files_behind_the_digest_of_lighttpd_are_read_by_messages(tmp_path: Path
             client.publish("in/none", b"")
             ((_, failure),) = client.messages(1)
             assert json.loads(failure)["status"] == 404
-        assert send(config(port, "wrong"), (GET, "/sha")) == [401]
-        assert send(config(port), (GET, "/sha")) == [200]
+        assert send(port, (GET, "/sha"), password="wrong") == [401]
+        assert send(port, (GET, "/sha")) == [200]

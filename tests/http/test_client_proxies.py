@@ -7,49 +7,40 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient
 from amqtt_rest_bridge.http.origin import Origin, find_proxy
-from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
-from tests.http.clients import client_by, failure_of
+from amqtt_rest_bridge.lot.model import Method, RestApiConfig
+from tests.http.clients import client_of, failure_of
 from tests.support.http_target import AUTHORITY, ConnectProxy, Target, echo, reply, server_tls
 
 
-def origin(text: str) -> Origin:
-    scheme, _, rest = text.partition("://")
-    host, _, port = rest.rpartition(":")
-    return Origin(scheme, host, int(port))
-
-
 @pytest.mark.parametrize(
-    ("target", "no_proxy", "through"),
+    ("host", "no_proxy", "through"),
     [
-        ("http://target.test:80", "", True),
-        ("http://target.test:80", "other.test, target.test", False),
-        ("http://a.target.test:80", "target.test", False),
-        ("http://a.target.test:80", ".target.test", False),
-        ("http://a.target.test:80", "*.target.test", False),
-        ("http://mytarget.test:80", "target.test", True),
-        ("http://target.test:80", "TARGET.test", False),
-        ("http://target.test:80", "target.test:80", False),
-        ("http://target.test:80", "target.test:81", True),
-        ("http://target.test:80", "*", False),
-        ("http://target.test:80", ",,", True),
-        ("http://10.1.2.3:80", "10.0.0.0/8", False),
-        ("http://11.1.2.3:80", "10.0.0.0/8", True),
-        ("http://10.1.2.3:80", "10.1.2.3", False),
-        ("http://10.1.2.3:80", "10.1.2.3:80", False),
-        ("http://10.1.2.3:80", "nonsense/8", True),
-        ("http://target.test:80", "10.0.0.0/8", True),
-        ("http://fd00::1:80", "[fd00::1]:80", False),
-        ("http://fd00::1:80", "fd00::/8", False),
-        ("http://fd00::1:80", "fd00::1", False),
-        ("http://127.0.0.1:80", "", False),
-        ("http://::1:80", "", False),
-        ("http://localhost:80", "", False),
-        ("http://api.localhost:80", "", False),
+        ("target.test", "", True),
+        ("target.test", "other.test, target.test", False),
+        ("a.target.test", "target.test", False),
+        ("a.target.test", ".target.test", False),
+        ("a.target.test", "*.target.test", False),
+        ("mytarget.test", "target.test", True),
+        ("target.test", "TARGET.test", False),
+        ("target.test", "target.test:80", False),
+        ("target.test", "target.test:81", True),
+        ("target.test", "*", False),
+        ("target.test", ",,", True),
+        ("10.1.2.3", "10.0.0.0/8", False),
+        ("11.1.2.3", "10.0.0.0/8", True),
+        ("10.1.2.3", "10.1.2.3", False),
+        ("10.1.2.3", "10.1.2.3:80", False),
+        ("10.1.2.3", "nonsense/8", True),
+        ("target.test", "10.0.0.0/8", True),
+        ("fd00::1", "[fd00::1]:80", False),
+        ("fd00::1", "fd00::/8", False),
+        ("fd00::1", "fd00::1", False),
+        *((host, "", False) for host in ("127.0.0.1", "::1", "localhost", "api.localhost")),
     ],
 )
-def test_no_proxy_names_what_is_reached_directly(target: str, no_proxy: str, through: bool) -> None:
+def test_no_proxy_names_what_is_reached_directly(host: str, no_proxy: str, through: bool) -> None:
     environment = {"HTTP_PROXY": "http://proxy.test:3128", "NO_PROXY": no_proxy}
-    assert (find_proxy(origin(target), environment) is not None) is through
+    assert (find_proxy(Origin("http", host, 80), environment) is not None) is through
 
 
 def test_proxy_is_chosen_by_the_scheme_and_lower_case_wins() -> None:
@@ -74,29 +65,36 @@ def test_unusable_proxy_is_found_when_the_client_is_made(proxy: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+LOGIN = "Basic " + base64.b64encode(b"user:word").decode()
+SECURE = RestApiConfig(base_address="https://target.test", ca_file=AUTHORITY)
+
+
+def through(proxy: Target) -> dict[str, str]:
+    address = f"http://user:word@127.0.0.1:{proxy.port}"
+    return {"HTTP_PROXY": address, "https_proxy": address}
+
+
 def test_plain_request_goes_to_its_proxy_with_the_whole_url() -> None:
-    with ConnectProxy(0) as proxy:
-        environment = {"HTTP_PROXY": f"http://user:word@127.0.0.1:{proxy.port}"}
-        config = RestApiConfig(base_address="http://target.test/base")
-        with client_by(config, environment) as client:
-            for _ in range(2):
-                response = client.send(HttpRequest(Method.GET, "http://target.test/base/x?y"))
-    assert response.body == b"by the proxy"
+    with ConnectProxy(0) as proxy, client_of("http://target.test/base", environment=through(proxy)) as client:
+        assert [client.ask(path="/x?y").body for _ in range(2)] == [b"by the proxy"] * 2
     assert proxy.connections == 1
     assert proxy.requests[0].line == "GET http://target.test/base/x?y HTTP/1.1"
     assert proxy.requests[0].values("Host") == ["target.test"]
-    assert proxy.requests[0].values("Proxy-Authorization") == ["Basic " + base64.b64encode(b"user:word").decode()]
+    assert proxy.requests[0].values("Proxy-Authorization") == [LOGIN]
 
 
-def test_tls_goes_through_a_tunnel_and_the_proxy_sees_nothing_of_it() -> None:
-    with Target(echo, tls=server_tls()) as target, ConnectProxy(target.port) as proxy:
-        environment = {"https_proxy": f"http://user:word@127.0.0.1:{proxy.port}"}
-        config = RestApiConfig(base_address="https://target.test", ca_file=AUTHORITY)
-        with client_by(config, environment) as client:
-            for _ in range(2):
-                assert client.send(HttpRequest(Method.POST, "https://target.test/x", (), b"body")).body == b"body"
+@pytest.mark.parametrize("field", ["X: y", "Transfer-Encoding: identity", "Content-Length:", "Content-Length: 1"])
+def test_tls_goes_through_a_tunnel_whose_length_is_ignored_and_the_proxy_sees_nothing_of_it(field: str) -> None:
+    """RFC 9110 section 9.3.6: the answer to CONNECT has no content, whatever it says."""
+    head = f"HTTP/1.1 200 Connection established\r\n{field}\r\n\r\n".encode()
+    with (
+        Target(echo, tls=server_tls()) as target,
+        ConnectProxy(target.port, established=head) as proxy,
+        client_of(SECURE, environment=through(proxy)) as client,
+    ):
+        assert [client.ask(Method.POST, "/x", (), b"body").body for _ in range(2)] == [b"body"] * 2
     assert [seen.line for seen in proxy.requests] == ["CONNECT target.test:443 HTTP/1.1"]
-    assert proxy.requests[0].values("Proxy-Authorization") == ["Basic " + base64.b64encode(b"user:word").decode()]
+    assert proxy.requests[0].values("Proxy-Authorization") == [LOGIN]
     assert [seen.line for seen in target.requests] == ["POST /x HTTP/1.1"] * 2
     assert not target.requests[0].values("Proxy-Authorization")
 
@@ -105,8 +103,7 @@ def test_tls_goes_through_a_tunnel_and_the_proxy_sees_nothing_of_it() -> None:
 @pytest.mark.parametrize("port", [443, 4430, 8443])
 def test_tunnel_is_asked_for_by_host_and_port(host: str, port: int) -> None:
     with ConnectProxy(0, refuse=reply(b"", "403 Forbidden")) as proxy:
-        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}
-        failure_of(RestApiConfig(base_address=f"https://{host}:{port}"), environment)
+        failure_of(f"https://{host}:{port}", environment=through(proxy))
     assert proxy.requests[0].line == f"CONNECT {host}:{port} HTTP/1.1"
     assert proxy.requests[0].values("Host") == [f"{host}:{port}"]
 
@@ -121,20 +118,8 @@ def test_tunnel_is_asked_for_by_host_and_port(host: str, port: int) -> None:
 )
 def test_proxy_that_opens_no_tunnel_is_named(answer: bytes, said: str) -> None:
     with ConnectProxy(0, refuse=answer) as proxy:
-        environment = {"HTTPS_PROXY": f"http://user:word@127.0.0.1:{proxy.port}"}
-        failure = failure_of(RestApiConfig(base_address="https://target.test"), environment)
+        failure = failure_of(SECURE, environment=through(proxy))
         assert f"proxy 127.0.0.1:{proxy.port}" in failure.message
     assert (failure.code, failure.unsent) == (FailureCode.CONNECTION_FAILED, True)
     assert said in failure.message
     assert "word" not in failure.message + failure.hint
-
-
-@pytest.mark.parametrize("field", ["Transfer-Encoding: identity", "Content-Length:", "Content-Length: 1"])
-def test_what_a_proxy_says_of_the_length_of_a_tunnel_is_ignored(field: str) -> None:
-    """RFC 9110 section 9.3.6."""
-    head = f"HTTP/1.1 200 Connection established\r\n{field}\r\n\r\n".encode()
-    with Target(echo, tls=server_tls()) as target, ConnectProxy(target.port, established=head) as proxy:
-        environment = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}
-        config = RestApiConfig(base_address="https://target.test", ca_file=AUTHORITY)
-        with client_by(config, environment) as client:
-            assert client.send(HttpRequest(Method.POST, "https://target.test/x", (), b"body")).body == b"body"

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from amqtt_rest_bridge.engine import failures
-from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
-from tests.http.clients import client_by, client_of, failure_of, get
+from tests.http.clients import client_of, failure_of, get
 from tests.support.http_target import (
     AUTHORITY,
     CERTIFICATES,
@@ -20,25 +20,23 @@ from tests.support.http_target import (
     reply,
     server_tls,
     silent,
-)
+)  # fmt: skip
 
 CLIENT = str(CERTIFICATES / "client.pem")
+VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_certificate_of_a_known_authority_is_accepted_for_its_names(host: str) -> None:
-    with Target(echo, tls=server_tls()) as target:
-        config = RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=AUTHORITY)
-        with client_by(config) as client:
+def config(target: Target, ca_file: str | None = AUTHORITY, host: str = "localhost") -> RestApiConfig:
+    return RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=ca_file)
+
+
+@pytest.mark.parametrize(("host", "listens"), [("127.0.0.1", None), ("localhost", None), ("[::1]", "::1")])
+def test_certificate_of_a_known_authority_is_accepted_for_its_names(host: str, listens: str | None) -> None:
+    with Target(echo, tls=server_tls(), host=listens or "127.0.0.1") as target:
+        with client_of(config(target, host=host)) as client:
             for _ in range(3):
-                body = b"x" * 900
-                assert client.send(HttpRequest(Method.POST, f"{config.base_address}/", (), body)).body == body
+                assert client.ask(Method.POST, "/", (), b"x" * 900).body == b"x" * 900
         assert target.connections == 1
-
-
-def test_certificate_is_accepted_for_an_ipv6_address() -> None:
-    with Target(echo, tls=server_tls(), host="::1") as target:
-        assert get(RestApiConfig(base_address=f"https://[::1]:{target.port}", ca_file=AUTHORITY)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,7 @@ def test_certificate_is_accepted_for_an_ipv6_address() -> None:
 )
 def test_certificate_is_refused(certificate: str, ca_file: str | None, host: str, said: str, hint: str) -> None:
     with Target(echo, tls=server_tls(certificate)) as target:
-        failure = failure_of(RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=ca_file))
+        failure = failure_of(config(target, ca_file, host))
         assert not target.requests
     assert failure.code is FailureCode.TLS_FAILED
     assert said in failure.message
@@ -63,31 +61,28 @@ def test_certificate_is_refused(certificate: str, ca_file: str | None, host: str
 @pytest.mark.parametrize("certificate", ["self_signed", "expired", "other_host"])
 def test_ignore_cert_errors_accepts_any_certificate(certificate: str) -> None:
     with Target(echo, tls=server_tls(certificate)) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ignore_cert_errors=True)
-        assert get(config).status == 200
-        assert get(replace(config, ca_file=AUTHORITY)).status == 200
+        for ca_file in (None, AUTHORITY):
+            assert get(replace(config(target, ca_file), ignore_cert_errors=True)).status == 200
 
 
 def test_self_signed_certificate_is_accepted_as_ca_file() -> None:
     with Target(echo, tls=server_tls("self_signed")) as target:
-        ca_file = str(CERTIFICATES / "self_signed.pem")
-        assert get(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=ca_file)).status == 200
+        assert get(config(target, str(CERTIFICATES / "self_signed.pem"))).status == 200
 
 
 def test_client_certificate_is_shown() -> None:
     with Target(echo, tls=server_tls(client_authority=AUTHORITY)) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
-        assert get(replace(config, client_cert_file=CLIENT)).status == 200
-        assert get(replace(config, client_cert_file=CLIENT, client_key_file=CLIENT)).status == 200
+        for key in (None, CLIENT):
+            assert get(replace(config(target), client_cert_file=CLIENT, client_key_file=key)).status == 200
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@VERSIONS
 def test_missing_client_certificate_is_a_failure_that_names_the_setting(version: ssl.TLSVersion) -> None:
     """With TLS 1.3 the server refuses after the handshake: its reset may come before its reason is read."""
     context = server_tls(client_authority=AUTHORITY)
     context.maximum_version = version
     with Target(echo, tls=context) as target:
-        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+        failure = failure_of(config(target))
     if version is ssl.TLSVersion.TLSv1_2:
         assert failure.code is FailureCode.TLS_FAILED
     assert failure.code in (FailureCode.TLS_FAILED, FailureCode.CONNECTION_FAILED)
@@ -95,12 +90,11 @@ def test_missing_client_certificate_is_a_failure_that_names_the_setting(version:
 
 
 def test_server_without_a_common_tls_version_is_a_tls_failure() -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATES / "server.pem")
+    context = server_tls()
     context.set_ciphers("DHE-RSA-AES128-SHA")  # nothing that this certificate could do
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with Target(echo, tls=context) as target:
-        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+        failure = failure_of(config(target))
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
 
 
@@ -122,19 +116,20 @@ def resets(peer: Peer) -> None:
     peer.reset()
 
 
+CLOSED = "closed the connection during the TLS handshake"
+
+
 @pytest.mark.parametrize(
     ("script", "said", "unsent"),
     [
-        pytest.param(
-            says(b"HTTP/1.0 400 Bad Request\r\n\r\n"), "does not speak TLS", False, id="answers in plain text"
-        ),
-        pytest.param(hangs_up, "closed the connection during the TLS handshake", True, id="hangs up"),
-        pytest.param(resets, "closed the connection during the TLS handshake", True, id="resets"),
+        pytest.param(says(b"HTTP/1.0 400 Bad Request\r\n\r\n"), "does not speak TLS", False, id="answers in plain"),
+        pytest.param(hangs_up, CLOSED, True, id="hangs up"),
+        pytest.param(resets, CLOSED, True, id="resets"),
     ],
 )
 def test_tls_to_a_plain_port_fails_with_a_hint(script: Script, said: str, unsent: bool) -> None:
     with Target(script) as target:
-        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}"))
+        failure = failure_of(config(target, None))
     assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, unsent)
     assert said in failure.message
     assert "USE_SSL" in failure.hint
@@ -142,7 +137,7 @@ def test_tls_to_a_plain_port_fails_with_a_hint(script: Script, said: str, unsent
 
 def test_plain_request_to_a_tls_port_fails_with_a_hint() -> None:
     with Target(echo, tls=server_tls()) as target:
-        failure = failure_of(RestApiConfig(base_address=f"http://localhost:{target.port}"))
+        failure = failure_of(f"http://localhost:{target.port}")
     assert failure.code is FailureCode.CONNECTION_FAILED
     assert "USE_SSL" in failure.hint
 
@@ -150,28 +145,22 @@ def test_plain_request_to_a_tls_port_fails_with_a_hint() -> None:
 def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint() -> None:
     refusal = b"<h1>400</h1>The plain HTTP request was sent to HTTPS port"
     with Target(closing(reply(refusal, "400 Bad Request"))) as target:
-        request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/")
-        response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"))
-    failure = failures.failure_of(request, response)
+        failure = failures.failure_of(HttpRequest(Method.GET, f"{target.url}/"), get(target))
     assert failure is not None
     assert "USE_SSL" in failure.hint
 
 
 def test_handshake_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None:
     with Target(silent) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", request_timeout=1)
-        with client_of(config.base_address or "", seconds=1) as client, pytest.raises(CallError) as caught:
-            client.send(HttpRequest(Method.POST, f"{config.base_address}/"))
-    assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
+        failure = failure_of(config(target), seconds=1)
+    assert (failure.code, failure.unsent) == (FailureCode.TIMEOUT, True)
 
 
 def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
-    with Target(closing(reply(b"ok")), tls=server_tls()) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
-        with client_by(config) as client:
-            for _ in range(3):
-                assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
-                client.run(0.1)  # the server closes the connection meanwhile
+    with Target(closing(reply(b"ok")), tls=server_tls()) as target, client_of(config(target)) as client:
+        for _ in range(3):
+            assert client.ask().body == b"ok"
+            client.run(0.1)  # the server closes the connection meanwhile
         assert target.connections == 3
 
 
@@ -186,16 +175,15 @@ def ending(head: bytes, *, with_close_notify: bool) -> Script:
     return script
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@VERSIONS
 def test_a_body_that_ends_with_its_connection_is_complete_only_behind_close_notify(version: ssl.TLSVersion) -> None:
     """RFC 9112 section 9.8: a machine on the way could cut a response short."""
     context = server_tls()
     context.maximum_version = version
     with Target(ending(b"", with_close_notify=True), tls=context) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
-        assert get(config).body == b"4\r\nbody\r\n0\r\n\r\n"
+        assert get(config(target)).body == b"4\r\nbody\r\n0\r\n\r\n"
     with Target(ending(b"", with_close_notify=False), tls=context) as target:
-        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+        failure = failure_of(config(target))
     assert (failure.code, failure.unsent) == (FailureCode.CONNECTION_FAILED, False)
     assert "while reading the response's body, without TLS's close_notify" in failure.message
 
@@ -209,4 +197,4 @@ def test_a_body_that_ends_with_its_connection_is_complete_only_behind_close_noti
 )
 def test_a_body_that_says_its_own_end_is_complete_without_close_notify(head: bytes, body: bytes) -> None:
     with Target(ending(head, with_close_notify=False), tls=server_tls()) as target:
-        assert get(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)).body == body
+        assert get(config(target)).body == body

@@ -11,44 +11,35 @@ from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient
 from amqtt_rest_bridge.http.origin import Origin
 from amqtt_rest_bridge.http.tls import TlsOptions, TlsSettings, check_files
-from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
-from tests.http.clients import client_by, failure_of, options_of
+from amqtt_rest_bridge.lot.model import RestApiConfig
+from tests.http.clients import client_of, failure_of, options_of
 from tests.support.http_target import AUTHORITY, CERTIFICATES, Target, closing, echo, reply, server_tls
 
 CLIENT = str(CERTIFICATES / "client.pem")
 
 
+def own(name: str) -> str:
+    return str(CERTIFICATES / name)
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("ca_file", "client_cert_file", "client_key_file", "said"),
     [
-        pytest.param({"ca_file": "missing.pem"}, "CA_FILE: missing.pem", id="no such CA_FILE"),
-        pytest.param({"ca_file": __file__}, "CA_FILE", id="CA_FILE without certificates"),
-        pytest.param(
-            {"client_cert_file": "missing.pem"}, "CLIENT_CERT_FILE: missing.pem", id="no such CLIENT_CERT_FILE"
-        ),
-        pytest.param({"client_cert_file": AUTHORITY}, "CLIENT_CERT_FILE", id="no key"),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": "missing.key"},
-            "CLIENT_KEY_FILE: missing.key",
-            id="no such key",
-        ),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": str(CERTIFICATES / "server.pem")},
-            "CLIENT_CERT_FILE",
-            id="another certificate's key",
-        ),
-        pytest.param(
-            {"client_cert_file": CLIENT, "client_key_file": str(CERTIFICATES / "encrypted_client.key")},
-            "passphrase",
-            id="encrypted key",
-        ),
-        pytest.param({"client_key_file": CLIENT}, "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE", id="key alone"),
+        pytest.param("missing.pem", None, None, "CA_FILE: missing.pem", id="no such CA_FILE"),
+        pytest.param(__file__, None, None, "CA_FILE", id="CA_FILE without certificates"),
+        pytest.param(None, "missing.pem", None, "CLIENT_CERT_FILE: missing.pem", id="no such CLIENT_CERT_FILE"),
+        pytest.param(None, AUTHORITY, None, "CLIENT_CERT_FILE", id="no key"),
+        pytest.param(None, CLIENT, "missing.key", "CLIENT_KEY_FILE: missing.key", id="no such key"),
+        pytest.param(None, CLIENT, own("server.pem"), "CLIENT_CERT_FILE", id="another certificate's key"),
+        pytest.param(None, CLIENT, own("encrypted_client.key"), "passphrase", id="encrypted key"),
+        pytest.param(None, None, CLIENT, "CLIENT_KEY_FILE is set without CLIENT_CERT_FILE", id="key alone"),
     ],
 )
 def test_unusable_tls_file_is_found_by_a_check_and_fails_the_call_that_needs_it(
-    settings: dict[str, str], said: str
+    ca_file: str | None, client_cert_file: str | None, client_key_file: str | None, said: str
 ) -> None:
-    config = RestApiConfig(base_address="https://localhost", **settings)  # type: ignore[arg-type]
+    files = {"ca_file": ca_file, "client_cert_file": client_cert_file, "client_key_file": client_key_file}
+    config = RestApiConfig(base_address="https://localhost", **files)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError) as caught:
         check_files(options_of(config).tls)
     assert said in str(caught.value)
@@ -62,14 +53,12 @@ def test_a_file_that_is_back_is_used_for_the_next_call(tmp_path: Path, before: s
     file = tmp_path / "ca.pem"
     if before is not None:
         file.write_text(before)
-    with Target(echo, tls=server_tls()) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=str(file))
-        with client_by(config) as client:
-            for _ in range(2):
-                with pytest.raises(CallError, match=f"CA_FILE: {file} cannot be used"):
-                    client.send(HttpRequest(Method.GET, f"{config.base_address}/"))
-            file.write_bytes(Path(AUTHORITY).read_bytes())
-            assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).status == 200
+    with Target(echo, tls=server_tls()) as target, client_of(RestApiConfig(target.url, ca_file=str(file))) as client:
+        for _ in range(2):
+            with pytest.raises(CallError, match=f"CA_FILE: {file} cannot be used"):
+                client.ask()
+        file.write_bytes(Path(AUTHORITY).read_bytes())
+        assert client.ask().status == 200
 
 
 @pytest.mark.parametrize("setting", ["ca_file", "client_cert_file", "client_key_file"])
@@ -95,59 +84,54 @@ def test_a_path_whose_reading_might_never_end_is_not_read(
 def test_a_file_that_goes_while_it_is_in_use_stays_in_use_until_it_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(Path(AUTHORITY).read_bytes())
-    with Target(closing(reply(b"ok")), tls=server_tls()) as target:
-        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=str(file))
-        with client_by(config) as client:
-            request = HttpRequest(Method.GET, f"{config.base_address}/")
-            assert client.send(request).body == b"ok"
-            file.unlink()
-            assert client.send(request).body == b"ok"
-            file.write_bytes((CERTIFICATES / "self_signed.pem").read_bytes())
-            with pytest.raises(CallError, match="is refused"):
-                client.send(request)
+    server = Target(closing(reply(b"ok")), tls=server_tls())
+    with server as target, client_of(RestApiConfig(target.url, ca_file=str(file))) as client:
+        assert client.ask().body == b"ok"
+        file.unlink()
+        assert client.ask().body == b"ok"
+        file.write_bytes((CERTIFICATES / "self_signed.pem").read_bytes())
+        with pytest.raises(CallError, match="is refused"):
+            client.ask()
 
 
-class Reads:
-    """How often OpenSSL reads authorities from a file."""
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files from which OpenSSL has read authorities."""
+    files: list[str] = []
+    load = ssl.SSLContext.load_verify_locations
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.files: list[str] = []
-        load = ssl.SSLContext.load_verify_locations
+    def counted(context: ssl.SSLContext, cafile: str) -> None:
+        files.append(cafile)
+        load(context, cafile)
 
-        def counted(context: ssl.SSLContext, cafile: str) -> None:
-            self.files.append(cafile)
-            load(context, cafile)
-
-        monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    return files
 
 
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, file = Reads(monkeypatch), tmp_path / "ca.pem"
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, read: list[str]) -> None:
+    file = tmp_path / "ca.pem"
     file.write_bytes(Path(AUTHORITY).read_bytes())
     settings = TlsSettings(TlsOptions(ca_file=str(file)))
-    assert settings.current() is settings.current()
-    assert len(reads.files) == 1
     before = settings.current()
+    assert settings.current() is before
+    assert len(read) == 1
     file.write_bytes(Path(AUTHORITY).read_bytes() * 2)
     assert settings.current() != before
-    assert len(reads.files) == 2
+    assert len(read) == 2
 
 
-def test_a_file_that_holds_the_wrong_thing_is_read_once_until_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, file = Reads(monkeypatch), tmp_path / "ca.pem"
+def test_a_file_that_holds_the_wrong_thing_is_read_once_until_it_changes(tmp_path: Path, read: list[str]) -> None:
+    file = tmp_path / "ca.pem"
     file.write_text("no certificate")
     settings = TlsSettings(TlsOptions(ca_file=str(file)))
     for _ in range(10):
         with pytest.raises(ConfigurationError, match="cannot be used"):
             settings.current()
-    assert len(reads.files) == 1
+    assert len(read) == 1
 
 
-def test_making_clients_reads_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_making_clients_reads_no_files(read: list[str]) -> None:
     """A thousand routes could not afford it each."""
-    reads = Reads(monkeypatch)
     for number in range(100):
         HttpClient(ClientOptions(Origin("https", f"h{number}.test", 443), tls=TlsOptions(ca_file=AUTHORITY)))
-    assert not reads.files
+    assert not read

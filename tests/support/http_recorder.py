@@ -26,11 +26,6 @@ class Recorder(Target):
         """Requests that no test has taken with `request`."""
         self.__enter__()
 
-    @property
-    def url(self) -> str:
-        """The base address."""
-        return f"http://127.0.0.1:{self.port}"
-
     def request(self, seconds: float = SECONDS) -> Seen:
         """Wait for the next request."""
         return self.arrived.get(timeout=seconds)

@@ -113,6 +113,7 @@ class Target:
     ) -> None:
         self._script = script
         self._tls = tls
+        self._host = f"[{host}]" if ":" in host else host
         self._listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
         )
@@ -122,6 +123,12 @@ class Target:
         self.stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._peers: list[socket.socket] = []
+
+    @property
+    def url(self) -> str:
+        """The base address; with TLS the name in the certificate is that of `localhost`."""
+        is_local = self._tls is not None and self._host == "127.0.0.1"
+        return f"http{'s' * (self._tls is not None)}://{'localhost' if is_local else self._host}:{self.port}"
 
     def __enter__(self) -> "Target":
         self._start(self._accept)
