@@ -192,6 +192,7 @@ class Program:
         settings, reloader, place, keep = self._settings, self._loaded_reloader, self.place, self.supervisor.keep
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
+        self._admin.count_earlier_failures(self._outcomes.statistics)
         await place.begin()
         await place.catch_up()  # before the ports: their callers are answered that their requests are published
         self._ports.serve(_seconds_by_port(self._routes))

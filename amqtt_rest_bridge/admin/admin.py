@@ -1,6 +1,7 @@
 """What operators see of a bridge, put together: its recorder, the file of failures, the admin port. Event loop only."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.recorder import RunRecorder
+from amqtt_rest_bridge.admin.runs import is_request
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
+from amqtt_rest_bridge.engine.statistics import RouteError, RouteStatistics
 from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.ports import bound_socket
@@ -28,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128  # connections that wait to be accepted
 _STOP_SECONDS: Final = 1.0
+_MOST_NAMED: Final = 10  # routes, in a line of the log
 
 
 class Admin:
@@ -71,6 +75,28 @@ class Admin:
         trouble = None if self._file is None else self._file.trouble
         return [] if trouble is None else [f"failures cannot be written: {trouble}"]
 
+    def count_earlier_failures(self, statistics: Mapping[str, RouteStatistics]) -> None:
+        """Count the failures of the file as if the bridge had not ended since, and log how many wait for a retry.
+
+        Called once, when the routes are there.
+        """
+        for kept in self.recorder.count_earlier_failures():
+            run = kept.run
+            if (route := statistics.get(run.route or "")) is not None and run.code is not None:
+                error = RouteError(run.time, run.code, run.message or "")
+                route.note_earlier_failure(error, run.id, run.retry_of, is_request=is_request(run.kind, run.status))
+        waiting = Counter(kept.run.route or "" for kept in self.recorder.kept.open())
+        if waiting:
+            log.warning(
+                "%d kept failure(s) wait for a retry (%s): rest-bridge failures --open%s lists them",
+                waiting.total(), ", ".join(f"{name}: {number}" for name, number in waiting.most_common(_MOST_NAMED)),
+                "" if self._socket is None else f" --admin {self._url}",
+            )  # fmt: skip
+
+    @property
+    def _url(self) -> str:
+        return f"http://{in_url(self._settings.admin_host)}:{self.port}"
+
     def serve(
         self,
         host: Host,
@@ -103,7 +129,7 @@ class Admin:
         )
         self._port.use_routes(self._routes)
         self._port.start()
-        log.info("status page and metrics: http://%s:%d", in_url(self._settings.admin_host), self.port)
+        log.info("status page and metrics: %s", self._url)
 
     async def sample(self) -> None:
         """Sample the figures for the charts until cancelled; without a port there are none."""

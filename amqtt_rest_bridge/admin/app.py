@@ -270,7 +270,7 @@ class AdminPort:
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
         runs = self._recorder.find(wanted)
-        return self._pages.route(name, numbers, runs, query, self._recorder.kept.unsent_by_code(name))
+        return self._pages.route(name, numbers, runs, query, self._recorder.kept.open_by_code(name))
 
     def _show_run(self, name: str, *, is_refused: bool) -> Response:
         """Return the page of a run."""
@@ -279,7 +279,7 @@ class AdminPort:
             return refused(NO_RUN, SAFE)
         (run,) = found
         again = kept.get(run.retried_as or "")
-        alike = {} if run.route is None else kept.unsent_by_code(run.route)
+        alike = {} if run.route is None else kept.open_by_code(run.route)
         return self._pages.run(
             self._whole(run), None if again is None else again.run, alike.get(run.code or "", 0),
             is_refused=is_refused,

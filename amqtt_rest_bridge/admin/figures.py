@@ -29,7 +29,7 @@ class RouteNumbers(Struct, frozen=True):
 
     `spooled` counts the messages of a lossless route on disk, or without a spool those that have not ended; it is None
     for any other route. `breaker` is `open` or `closed`, None for a route without BREAKER. `readers` counts the readers
-    of its streams, None for a route without STREAM.
+    of its streams, None for a route without STREAM. `open_failures` counts kept failures that wait for a retry.
     """
 
     name: str
@@ -45,6 +45,7 @@ class RouteNumbers(Struct, frozen=True):
     spooled: int | None
     breaker: str | None
     readers: int | None
+    open_failures: int
     status: dict[str, Any] | None
 
 
@@ -151,10 +152,11 @@ class Figures:
         return await asyncio.shield(task)
 
     async def _gather(self, *, statuses: bool) -> Numbers:
+        kept = self._recorder.kept
         counts, spooled, found = self._recorder.counts(), self._bridge.broker_state.spool, dict[str, RouteNumbers]()
         for number, name in enumerate(sorted(self._statistics, key=str.lower), 1):
             if (statistics := self._statistics.get(name)) is not None:
-                admission, on_disk = statistics.admission, None
+                admission, on_disk, waiting = statistics.admission, None, len(kept.open(name))
                 if admission.policy is OverloadPolicy.LOSSLESS:
                     on_disk = admission.outstanding if spooled is None else spooled.get(name, 0)
                 found[name] = RouteNumbers(
@@ -171,7 +173,8 @@ class Figures:
                     spooled=on_disk,
                     breaker=statistics.breaker,
                     readers=statistics.readers,
-                    status=self._reporter.status(statistics) if statuses else None,
+                    open_failures=waiting,
+                    status=self._reporter.status(statistics) | {"open_failures": waiting} if statuses else None,
                 )
             if number % _ROUTES_AT_ONCE == 0:
                 await asyncio.sleep(0)

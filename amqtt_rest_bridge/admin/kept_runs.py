@@ -224,10 +224,17 @@ class KeptRuns:
             if run.is_failure and run.run.retried_as is None and code in (None, run.run.code)
         ]
 
-    def unsent_by_code(self, route: str) -> dict[str, int]:
-        """Return how many failures of a route can be sent again, by code: their messages are kept."""
-        codes = Counter(run.run.code or "" for run in self.unsent(route) if run.payload is not None)
-        return dict(sorted(codes.items()))
+    def open(self, route: str | None = None) -> list[KeptRun]:
+        """Return the failures of a route, or all, that wait for a retry: unsent ones whose message is kept."""
+        return [run for run in self.unsent(route) if run.payload is not None]
+
+    def open_by_code(self, route: str) -> dict[str, int]:
+        """Return how many failures of a route wait for a retry, by code."""
+        return dict(sorted(Counter(run.run.code or "" for run in self.open(route)).items()))
+
+    def unresolved(self) -> list[KeptRun]:
+        """Return the failures whose messages have not been sent again with success, the oldest first."""
+        return [run for run in self._runs.values() if run.is_failure and run.run.retry_outcome != Outcome.SUCCEEDED]
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
         """Return the kept runs of the same route and outcome."""

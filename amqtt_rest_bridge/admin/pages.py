@@ -25,11 +25,10 @@ from amqtt_rest_bridge.admin.figures import Figures, Numbers
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.json_objects import problem_objects, run_object, unmatched_object
 from amqtt_rest_bridge.admin.live import Follower, event
-from amqtt_rest_bridge.admin.queries import PageQuery
+from amqtt_rest_bridge.admin.queries import OUTCOMES, PageQuery
 from amqtt_rest_bridge.admin.route_rows import Row, groups, row, rows, sort_rows, summary
 from amqtt_rest_bridge.admin.run_page import curl_line, json_lines, time_line, try_line
 from amqtt_rest_bridge.admin.runs import Run
-from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
@@ -95,6 +94,9 @@ class StatusPages:
             "reasons": numbers.bridge.reasons,
             "problems": problem_objects(numbers),
             "unmatched": unmatched_object(numbers)["unmatched"],
+            "open_failures": {
+                name: route.open_failures for name, route in numbers.routes.items() if route.open_failures
+            },
             "may_retry": self._may_retry,
         }
 
@@ -131,7 +133,7 @@ class StatusPages:
             definition=route.definition,
             drawing=flow.drawing(flow.edges([route]), {name: _state(shown)}),
             runs=[run_object(one) for one in runs],
-            outcomes=list(Outcome),
+            outcomes=OUTCOMES,
             query=query,
             may_retry=self._may_retry,
             alike=alike,
@@ -154,7 +156,7 @@ class StatusPages:
             "runs",
             runs=[run_object(one) for one in runs],
             query=query,
-            outcomes=list(Outcome),
+            outcomes=OUTCOMES,
             names=sorted(self.routes, key=str.lower),
         )
 

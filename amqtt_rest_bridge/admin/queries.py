@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin.flow import Node
 from amqtt_rest_bridge.admin.history import RANGES
 from amqtt_rest_bridge.admin.route_rows import SORTS
-from amqtt_rest_bridge.admin.runs import MOST_RUNS, SHOWN_RUNS, RunQuery
+from amqtt_rest_bridge.admin.runs import MOST_RUNS, OPEN, SHOWN_RUNS, RunQuery
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.times import SECONDS
@@ -22,11 +22,13 @@ from amqtt_rest_bridge.topics import check_topic_filter
 _AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _MOST_DIGITS: Final = 6  # of a number; Python refuses to read one of thousands
 MOST_PAGE_RUNS: Final = 500
+OUTCOMES: Final = (OPEN, *Outcome)
+"""The outcomes that runs are asked for by."""
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
 
 class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Failures whose messages are to be sent again: those of these ids, else those of a route, a code or both.
+    """Failures whose messages are to be sent again: those of these ids, of a route, a code or both, or `all`.
 
     At most `MOST_RUNS`, the oldest first.
     """
@@ -34,6 +36,7 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ids: list[str] | None = None
     route: str | None = None
     code: str | None = None
+    all: bool = False
 
 
 class BadQueryError(BridgeError):
@@ -47,8 +50,8 @@ def query_of(query: Mapping[str, Sequence[str]], now: float) -> RunQuery:
     if unknown:
         raise BadQueryError(f"There is no parameter {unknown[0][:40]}; there are {', '.join(_NAMES)}")
     outcome, topic, limit = given.get("outcome"), given.get("topic"), given.get("limit", str(SHOWN_RUNS))
-    if outcome is not None and outcome not in list(Outcome):
-        raise BadQueryError(f"outcome is one of {', '.join(Outcome)}")
+    if outcome is not None and outcome not in OUTCOMES:
+        raise BadQueryError(f"outcome is one of {', '.join(OUTCOMES)}")
     if topic is not None and (fault := check_topic_filter(topic)) is not None:
         raise BadQueryError(f"topic {fault}")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= _MOST_DIGITS and 1 <= int(limit) <= MOST_RUNS):
@@ -142,9 +145,9 @@ def retry_of(body: bytes) -> RetryQuery:
         wanted = msgspec.json.decode(body or b"{}", type=RetryQuery)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadQueryError(f"The body cannot be read: {error}") from None
-    if wanted.ids is None and wanted.route is None and wanted.code is None:
-        raise BadQueryError("The body names no route, code or ids")
-    if wanted.ids is not None and (wanted.route is not None or wanted.code is not None):
+    if wanted.ids is None and wanted.route is None and wanted.code is None and not wanted.all:
+        raise BadQueryError("The body names no route, code or ids, and not all")
+    if wanted.ids is not None and (wanted.route is not None or wanted.code is not None or wanted.all):
         raise BadQueryError("The body names ids, and a route or code beside them")
     if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
         raise BadQueryError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")

@@ -25,6 +25,7 @@ from amqtt_rest_bridge.admin.problems import Problems, hint_of
 from amqtt_rest_bridge.admin.runs import (
     LONGEST_URL,
     NOT_SERVED_CODES,
+    OPEN,
     SHOWN_FAILURES,
     SHOWN_RUNS,
     Reason,
@@ -157,6 +158,13 @@ class RunRecorder:
         self._failures = {name: self._failures.get(name, deque(maxlen=SHOWN_FAILURES)) for name in names}
         self._secrets = frozenset[str]().union(*(route.secrets for route in routes))
         self.problems.use_routes(routes)
+
+    def count_earlier_failures(self) -> list[KeptRun]:
+        """Count the unresolved failures of the start in their problems, and return them, the oldest first."""
+        found = self.kept.unresolved()
+        for one in found:
+            self.problems.add_failure(one.run)
+        return found
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -312,6 +320,9 @@ class RunRecorder:
     def find(self, query: RunQuery) -> list[Run]:
         """Return the newest runs that a query wants: remembered ones, kept ones, and calls that are tried again."""
         self.keep_pending()
+        if query.outcome == OPEN:
+            waiting = (one.run for one in self.kept.open(query.route))
+            return nlargest(query.limit, filter(query.wants, waiting), key=lambda run: run.time)
         remembered = {
             one.run.id: one
             for route in (self._recent if query.route is None else (query.route,))

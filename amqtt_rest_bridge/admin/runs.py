@@ -22,6 +22,10 @@ LONGEST_URL: Final = 1000
 """Characters of a URL; it is masked before it is cut, so that no part of a secret is left."""
 
 
+OPEN: Final = "open"
+"""The outcome to ask for kept failures that wait for a retry."""
+
+
 class Reason(Struct, frozen=True):
     """Why a message or request was skipped.
 
@@ -81,6 +85,7 @@ class UnmaskedRun(Struct, frozen=True, gc=False):
 class RunQuery(Struct, frozen=True):
     """Which runs are wanted, the newest `limit` of them; None: any. `since` is Unix time, `topic` a topic filter.
 
+    The outcome `OPEN` is that of kept failures that wait for a retry.
     With `tries` also the last failed try of each call that has not ended, as a run of the kind "retry".
     """
 
@@ -100,7 +105,7 @@ class RunQuery(Struct, frozen=True):
             and self.id in (None, run.id)
             and self.route in (None, run.route)
             and self.code in (None, run.code)
-            and (self.outcome is None or self.outcome == outcome_of(run.kind, run.code))
+            and self.outcome in (None, OPEN, outcome_of(run.kind, run.code))
             and (self.topic is None or (run.topic is not None and filter_matches(self.topic, run.topic)))
         )
 

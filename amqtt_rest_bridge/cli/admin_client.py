@@ -6,6 +6,7 @@ The address is given by `--admin` or by REST_BRIDGE_ADMIN; there is no default. 
 import json
 import os
 import re
+import shlex
 import ssl
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +43,11 @@ ADMIN_HELP: Final = f"""\
 The bridge needs the setting admin_port: name it by --admin or the variable {ADMIN_VARIABLE}. Where it asks for a
 token, set {ADMIN_TOKEN_VARIABLE}.
 """
+
+
+def admin_option(given: str | None) -> str:
+    """Return the option --admin for the next command that a hint names; nothing where the variable has the address."""
+    return "" if given is None else f" --admin {visible(shlex.quote(given))}"
 
 
 class AdminError(CommandError):

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import typer
 
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
+from amqtt_rest_bridge.admin.runs import OPEN
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count, own_name
 from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
@@ -27,8 +28,8 @@ _MOST_TRIES: Final = 20  # that the bridge keeps of a run
 DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
 code, reason, tries, and what became of it since. Messages with a failed try and another one to come are there as
-retrying. With show and the id of a run: its message, the request as it was sent, the response and the tries.
-Secrets are masked.
+retrying. With --open only those are listed that wait for a retry. With show and the id of a run: its message, the
+request as it was sent, the response and the tries. Secrets are masked.
 
 {ADMIN_HELP}"""
 EPILOG = """\
@@ -48,6 +49,7 @@ def run(
     words: Annotated[list[str] | None, typer.Argument(metavar="[show ID]", help="one run whole")] = None,
     route: Annotated[str | None, typer.Option(metavar="R", help="only those of this route")] = None,
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
+    is_open: Annotated[bool, typer.Option("--open", help="only those that wait for a retry: never sent again")] = False,
     since: Annotated[str | None, typer.Option(metavar="AGE", help="only younger ones: 10m, 2h, or a time")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     admin: Admin = None,
@@ -56,7 +58,7 @@ def run(
     key_file: KeyFile = None,
 ) -> int:
     """Print the failures that are kept, or one of them whole."""
-    if words and (len(words) != 2 or words[0] != "show" or route or code or since):
+    if words and (len(words) != 2 or words[0] != "show" or route or code or since or is_open):
         raise typer.BadParameter("write `rest-bridge failures [OPTIONS]` or `rest-bridge failures show ID`")
     check_code(code)
     try:
@@ -69,8 +71,9 @@ def run(
             print(json.dumps(found) if as_json else "\n".join(_run_lines(found)))
             return 0
         query = {"route": route, "code": code, "since": since}
-        retrying = runs_of(client, query, "retrying")
-        failures = sorted([*kept_failures(client, query), *retrying], key=lambda run: str(run["time"]))
+        retrying = [] if is_open else runs_of(client, query, "retrying")
+        found = runs_of(client, query, OPEN) if is_open else kept_failures(client, query)
+        failures = sorted([*found, *retrying], key=lambda run: str(run["time"]))
         if route is not None and not failures:
             client.check_route(route)
     if as_json:
@@ -82,7 +85,7 @@ def run(
     kept = len(failures) - len(retrying)
     mended = sum(failure.get("retry_outcome") == Outcome.SUCCEEDED for failure in failures)
     again = f", {'all' if mended == kept else mended} sent again and succeeded" if mended else ""
-    print(f"{count(kept, 'failure')}{again}{still}")
+    print(f"{count(kept, 'open failure' if is_open else 'failure')}{again}{still}")
     if kept > mended:
         name = own_name()
         print(f"hint: {name} failures show ID prints one whole, {name} retry ID sends it again", file=sys.stderr)

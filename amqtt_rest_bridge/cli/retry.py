@@ -16,8 +16,9 @@ _MOST_SHOWN: Final = 20
 
 DESCRIPTION = f"""\
 Send the messages of failures again, each through its own event only, by the definition that is in use now: those of
-the given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before
-it does; of given runs it does so with those that were sent again before and succeeded.
+the given runs, of a route, or of all routes, without those that were sent again before. With --route and --all it
+shows them, and asks before it does; of given runs it does so with those that were sent again before and succeeded.
+At most 1,000 at once, the oldest first.
 
 {ADMIN_HELP}A retry needs the setting admin_token or admin_token_secret.
 """
@@ -30,12 +31,14 @@ exit status:
 examples:
   rest-bridge retry 7e1afce0-64fb-4a1b-aa3a-000000000008
   rest-bridge retry --route Orders --code http_status --yes
+  rest-bridge retry --all
 """
 
 
 def run(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="runs, as `rest-bridge failures` lists")] = None,
     route: Annotated[str | None, typer.Option(metavar="R", help="instead: all failures of this route")] = None,
+    every: Annotated[bool, typer.Option("--all", help="instead: all failures of all routes")] = False,
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     admin: Admin = None,
@@ -44,10 +47,10 @@ def run(
     key_file: KeyFile = None,
 ) -> int:
     """Retry, and print what has begun."""
-    if bool(ids) == (route is not None) or (code is not None and route is None):
-        raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
+    if bool(ids) + (route is not None) + every != 1 or (ids and code is not None):
+        raise typer.BadParameter("name either the ids of runs, or --route or --all and perhaps --code")
     check_code(code)
-    wanted = {"ids": ids} if ids else {"route": route, "code": code}
+    wanted = {"ids": ids} if ids else {"route": route, "code": code, "all": every}
     with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
         if not yes:
             kept = kept_failures(client, {"route": route, "code": code})
@@ -56,7 +59,9 @@ def run(
                 question = f"Sent again before, and succeeded. Send {count(len(failures), 'message')} once more?"
             else:
                 failures = [one for one in kept if one["retried_as"] is None]
-                question = f"Send {count(len(failures), 'message')} again?"
+                routes = {one["route"] for one in failures}
+                of = f" of {count(len(routes), 'route')}" if every else ""
+                question = f"Send {count(len(failures), 'message')}{of} again?"
             for failure in failures[-_MOST_SHOWN:]:
                 print(failure_line(failure))
             if len(failures) > _MOST_SHOWN:
@@ -70,8 +75,9 @@ def run(
         print(visible(f"{one['retry_of']} sent again as {one['id']}"))
     for one in answer["refused"]:
         print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
-    if route is not None and not answer["started"] and not answer["refused"]:
-        which = f"route {route}" if code is None else f"route {route} with code {code}"
+    if not ids and not answer["started"] and not answer["refused"]:
+        which = "all routes" if every else f"route {route}"
+        which += "" if code is None else f" with code {code}"
         print(visible(f"nothing is sent again: each kept failure of {which} was sent again before, or there is none"))
         return 0
     print(f"{count(len(answer['started']), 'message')} sent again")

@@ -21,8 +21,8 @@ from rich.live import Live
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, status_table
-from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count, own_name, status_table
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError, admin_option
 from amqtt_rest_bridge.cli.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status_reporter import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
@@ -88,12 +88,14 @@ class Overview:
     troubles: Sequence[str] = ()
     group: GroupOverview | None = None
     is_live: bool = False  # figures that were asked for, not those published last
+    hint: str | None = None  # the command to go on with
 
 
-def watch_bridge(client: AdminClient) -> Iterator[Overview]:
+def watch_bridge(client: AdminClient, option: str = "") -> Iterator[Overview]:
     """Yield the present figures, then new ones every second. Blocks, and closes the client at the end.
 
-    While the bridge cannot be reached, its last figures come with the error among the troubles.
+    `option` names the bridge in hints. While the bridge cannot be reached, its last figures come with the error among
+    the troubles.
 
     Raises:
         AdminError: The first question cannot be asked, or is refused.
@@ -110,8 +112,19 @@ def watch_bridge(client: AdminClient) -> Iterator[Overview]:
                 if statuses is None:
                     raise
                 troubles = [str(error)]
-            yield Overview(statuses, troubles, is_live=True)
+            yield Overview(statuses, troubles, is_live=True, hint=_hint(statuses, option))
             time.sleep(_REFRESH_SECONDS)
+
+
+def _hint(statuses: Sequence[Status], option: str) -> str | None:
+    """Return the command that lists what has failed, None where there is nothing to list."""
+    failures, waiting = f"{own_name()} failures", sum(one.get("open_failures", 0) for one in statuses)
+    if waiting:
+        wait = "waits" if waiting == 1 else "wait"
+        return f"{count(waiting, 'kept failure')} {wait} for a retry: {failures} --open{option}"
+    messages = [one.get("messages", {}) for one in statuses if one.get("health") != "Green"]
+    is_listed = any(one.get("failed") or one.get("retrying") for one in messages)
+    return f"what has failed: {failures}{option}" if is_listed else None
 
 
 async def first_overview(address: Address, group: str | None) -> Overview:
@@ -235,13 +248,13 @@ def run(
         if is_screen:
             with _Screen(source.shown) as screen:
                 if isinstance(source, AdminClient):
-                    for one in watch_bridge(source):
+                    for one in watch_bridge(source, admin_option(admin)):
                         screen.show(one)
                 else:
                     asyncio.run(screen.follow(source, group))
             return 0
         if isinstance(source, AdminClient):
-            overview = next(watch_bridge(source))
+            overview = next(watch_bridge(source, admin_option(admin)))
         else:
             overview = asyncio.run(first_overview(source, group))
     except asyncio.CancelledError:  # by SIGTERM
@@ -281,6 +294,8 @@ def _print_overview(overview: Overview, nothing: str, *, as_json: bool) -> None:
             console.print(status_table.route_table(statuses, console, now))
             if (age := status_table.counters_age(statuses, now, is_live=overview.is_live)) is not None:
                 console.print(age)
+            if overview.hint is not None:
+                console.print(Text(overview.hint))
     for line in printed.get().splitlines():
         print(line.rstrip())  # the last column of a table is as wide as its widest text
     if not statuses:
@@ -321,6 +336,7 @@ class _Screen:
             *(Text(one, "red") for one in overview.troubles),
             *([] if overview.group is None else [status_table.group_tables(overview.group)]),
             status_table.route_table(statuses, console, now),
+            *([] if overview.hint is None else [Text(overview.hint)]),
         )
         lines = console.render_lines(self._newest)
         most = console.height - 1  # on the last one the terminal would scroll

@@ -328,6 +328,15 @@ class RouteStatistics:
         self.failed += 1
         self._note_call_error(error, run, retry_of)
 
+    def note_earlier_failure(
+        self, error: RouteError, run: str | None, retry_of: str | None, *, is_request: bool
+    ) -> None:
+        """Note a failure from before the start. It makes the health Yellow, and is not in the counts."""
+        window = self._requests if is_request else self._calls
+        window.add(Outcome.FAILED, run, retry_of)
+        window.streak = 0  # what came between them is unknown
+        self._last_error = error
+
     def note_retry(self, code: str) -> None:
         """Note the failure code of an attempt that another one follows.
 

@@ -21,7 +21,7 @@ BROKER = BridgeNumbers(0, 0, [])
 def numbers(*names: str) -> Numbers:
     took = Durations([2] * (len(BUCKETS) + 1), 1.5)
     events = {"Send": EventCounts({"succeeded": 12, "timeout": 2}, took, waits=14, waited_seconds=0.25)}
-    routes = [RouteNumbers(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None, None, None) for name in names]
+    routes = [RouteNumbers(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None, None, 0, None) for name in names]
     return Numbers({route.name: route for route in routes}, BROKER)
 
 

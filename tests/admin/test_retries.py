@@ -378,3 +378,36 @@ def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
         (newest, *_) = runs(admin)
         assert (newest["outcome"], newest["retry_of"]) == ("succeeded", None), "nothing was left to mend"
     assert "Invalid protocol" not in caplog.text, "amqtt was asked for MQTT 5"
+
+
+@pytest.mark.parametrize("hosting", DOORS)
+def test_failures_from_before_a_restart_count_as_if_there_had_been_none_and_wait_on_the_first_page(
+    target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    target.answer = lambda _: (422, b"")
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
+    with hosting(client_route(target.url), **settings) as host:
+        client = host.client("done/#")
+        for number in range(3):
+            client.publish(f"orders/{number}", b"1")
+        client.messages(3)
+    target.answer = lambda _: (200, b"{}")
+    with hosting(client_route(target.url), **settings) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        assert "3 kept failure(s) wait for a retry (Orders: 3): rest-bridge failures --open" in caplog.text
+        (route,), (problem,) = admin.get("/api/routes").json["routes"], admin.get("/api/problems").json["problems"]
+        assert (route["health"], route["health_reason"]) == ("Yellow", "messages failed: 3 of the last 3")
+        assert (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"]) == (
+            3,
+            0,
+            "http_status",
+        )
+        assert (problem["count"], problem["state"], problem["routes"]) == (3, "open", ["Orders"])
+        assert '<a href="/runs?outcome=open">3 kept failures</a> wait for a retry' in admin.get("/").text
+        assert len(runs(admin, "?outcome=open&route=Orders")) == 3
+        assert post(admin, "/api/failures/retry", b'{"all": true}')[0] == 202
+        client.messages(3)
+        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
+        (route,) = admin.get("/api/routes").json["routes"]
+        assert (route["health"], route["open_failures"], runs(admin, "?outcome=open")) == ("Green", 0, [])
+        assert "wait for a retry" not in admin.get("/").text

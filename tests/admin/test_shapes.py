@@ -277,7 +277,7 @@ def numbers_of(count: int, counted: dict[str, tuple[int, int]], random: Random) 
             "health": "Green", "connection": "connected", "latency_ms": {"p50": 20 * random.random(), "p99": 99.9},
             "wait_ms": {"p50": 1.2, "p99": 9 * random.random()}, "last_error": None,
         }  # fmt: skip
-        found[name] = RouteNumbers(name, "Green", {}, ok, bad, 0, 0, number % 3, 0, 0, None, None, None, status)
+        found[name] = RouteNumbers(name, "Green", {}, ok, bad, 0, 0, number % 3, 0, 0, None, None, None, 0, status)
     return Numbers(dict(sorted(found.items())), BridgeNumbers(0, 0, []))
 
 

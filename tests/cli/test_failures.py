@@ -360,3 +360,32 @@ def test_a_token_that_cannot_be_sent_is_said_and_not_shown(
     shown = capsys.readouterr().err
     assert "REST_BRIDGE_ADMIN_TOKEN has a line break" in shown
     assert TOKEN not in shown
+
+
+def test_open_failures_of_all_routes_are_listed_and_retried_and_status_leads_to_them(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [fail(client, f"orders/{number}") for number in range(2)]
+    waiting = "2 kept failures wait for a retry: rest-bridge failures --open"
+    for option, said in ((at(admin), f"{waiting} {' '.join(at(admin))}"), ([], waiting)):
+        monkeypatch.setenv("REST_BRIDGE_ADMIN", at(admin)[1])
+        assert main(["status", *option]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == said
+    target.answer = lambda _: (200, b"{}")
+    assert main(["retry", names[0]]) == 0
+    client.message()
+    capsys.readouterr()
+    assert main(["failures", "--open", *at(admin)]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[1:2] for line in listed] == [[names[1]], []]
+    assert listed[-1] == "1 open failure"
+    asked: list[str] = []
+    monkeypatch.setattr("typer.confirm", lambda question: not asked.append(question))  # type: ignore[func-returns-value]
+    assert main(["retry", "--all", "--code", "http_status"]) == 0
+    client.message()
+    assert (asked, capsys.readouterr().out.splitlines()[-1]) == (
+        ["Send 1 message of 1 route again?"],
+        "1 message sent again",
+    )
+    assert main(["retry", "--all"]) == 0
+    assert "each kept failure of all routes was sent again before" in capsys.readouterr().out
