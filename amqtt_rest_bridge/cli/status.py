@@ -37,14 +37,14 @@ error.
 On a terminal the table is drawn again every second until Ctrl-C. Otherwise, and with --json, it is printed once.
 
 With --admin the bridge is asked for its present figures. With --broker the figures are those that the bridge last
-published, on $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never), and when the health
-of a route changes.
+published, on $SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never), and when the
+health of a route changes.
 
-With --group the broker is asked for the workers of a group: which worker holds each slot and since when, which workers
-live, which are away and when they were last seen, and whether their routes differ. Below them, each route has one line
-for all its living workers (WORKERS says how many): their worst health and connection, the sums of their counts, the
-latencies of the slowest. If no worker of a route lives, HEALTH says when one was last seen. How many messages wait in
-the broker for a slot cannot be shown: no broker says so over MQTT.
+With --group the broker is asked for the workers of a group: which worker holds each slot and since when, which
+workers live, which are away and when they were last seen, and whether their routes differ. Below them, each route has
+one line for all its living workers (WORKERS says how many): their worst health and connection, the sums of their
+counts, the latencies of the slowest. If no worker of a route lives, HEALTH says when one was last seen. How many
+messages wait in the broker for a slot cannot be shown: no broker says so over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
 count messages that ended, RETRYING messages that have another try to come, REFUSED messages that were not taken for

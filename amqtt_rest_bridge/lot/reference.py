@@ -25,7 +25,7 @@ def text_of(kind: BlockKind, row: Parameter) -> str:
     if row.placeholders:
         facts.append("may hold placeholders")
     if not row.portable:
-        facts.append("an addition of this bridge to the LoT language (ext)")
+        facts.append("an extension of the LoT language by this bridge (ext)")
     lines = [row.meaning, *row.notes, *facts, f"WITH {row.name} {row.example}"]
     title = f"{row.name}: {kind}, {_MODES[row.applies]}\n"
     return title + "".join([f"{_LINE.fill(line)}\n" for line in lines])
