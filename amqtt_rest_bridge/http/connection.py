@@ -5,22 +5,25 @@ it. The memory of a connection is bounded, even if its peer sends without end or
 and the bytes of one read that are not parsed. The next request is parsed once the last answer is in the system's
 buffers.
 
-llhttp (httptools) parses header fields, lengths and chunks, and refuses invalid HTTP. `RequestReader` does the rest. It
-finds the end of a request, bounds head, body and chunks, and checks Host. It reads the request line, since llhttp knows
-only some methods and targets. It refuses requests that two servers could read differently.
+llhttp (httptools) parses header fields and chunks, and refuses invalid HTTP. `read_head` reads the request line, since
+llhttp knows only some methods and targets, checks Host, and refuses requests that two servers could read differently.
+`RequestReader` finds the end of a request, and bounds head, body and chunks.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from enum import Enum, auto
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
+from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.http.access_log import AccessLog
@@ -50,6 +53,7 @@ _COPIED_BYTES: Final = 16_384  # a body up to this size is copied, to send it to
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _MOST_HEAD_BYTES: Final = 65_536  # of the request line and headers together
+_LONGEST_USUAL: Final = 1024  # of heads that are remembered
 _HEAD_TOO_LARGE: Final = refuse(
     catalogue.HEADERS_TOO_LARGE, f"The request line and headers are over the limit of {_MOST_HEAD_BYTES} bytes"
 )
@@ -61,7 +65,7 @@ _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  
 _HOST_VALUE: Final = re.compile(_HOST, re.ASCII)
 _OTHER_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
-_UPGRADE: Final = re.compile(rb"(?i)\r\nupgrade(?=[ \t]*:)")
+_CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
 _NO_LENGTH: Final = ("204", "304")
 
@@ -285,10 +289,9 @@ class Connection(asyncio.BufferedProtocol, Caller):
         if refusal is not None and not reader.is_understood:
             self._send_answer(refused(refusal))
             return
-        query = reader.target.partition("?")[2]
-        body = reader.take_body() if refusal is None else b""
+        head, body = reader.head, reader.take_body() if refusal is None else b""
         request = Request(
-            self._request_id, reader.method, reader.target, query, reader.headers, body, refusal, self.remote, self,
+            self._request_id, head.method, head.target, head.query, head.headers, body, refusal, self.remote, self,
             not port.is_full,
         )  # fmt: skip
         try:
@@ -341,7 +344,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         assert transport is not None  # noqa: S101  # a request has come
         close = reader.is_last or port.leaving or stream is not None
         try:
-            head = write_head(response, self._request_id, int(time.time()), reader.version, close=close)
+            head = write_head(response, self._request_id, int(time.time()), reader.head.version, close=close)
         except ValueError:
             log.exception("The application failed on request %s", self._request_id)
             _release_stream(response)
@@ -353,7 +356,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         if transport.is_closing():
             _release_stream(response)
             return
-        body = response.body if reader.method != "HEAD" else b""
+        body = response.body if reader.head.method != "HEAD" else b""
         if len(body) <= _COPIED_BYTES:
             transport.write(head + body)
         else:
@@ -409,8 +412,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
                 "time": rfc3339(time.time() - seconds),
                 "request_id": self._request_id,
                 "remote": self.remote,
-                "method": reader.method,
-                "path": reader.target.partition("?")[0],
+                "method": reader.head.method,
+                "path": reader.head.target.partition("?")[0],
                 "status": int(response.status[:3]),
                 "code": response.code,
                 **{name: labels.get(name) for name in access_log.labels},
@@ -508,6 +511,95 @@ class _StreamSender:
         self._stream.close()
 
 
+class RequestHead(Struct, frozen=True):
+    """The request line and the header fields of a request.
+
+    Args:
+        method: As sent.
+        target: As sent.
+        query: The part of `target` behind the question mark.
+        version: "1.0" or "1.1".
+        headers: Values by name in lower case; those of a repeated header are joined by commas.
+        length: Bytes of the body; 0 if it comes in chunks.
+        is_chunked: Whether the body comes in chunks.
+        is_last: Whether the caller expects that the connection is closed after the answer.
+        refusal: Why the request is not served, and its body not read.
+    """
+
+    method: str = ""
+    target: str = ""
+    query: str = ""
+    version: str = "1.1"
+    headers: Mapping[str, str] = MappingProxyType({})
+    length: int = 0
+    is_chunked: bool = False
+    is_last: bool = False
+    refusal: Refusal | None = None
+
+
+_NO_HEAD: Final = RequestHead()
+
+
+def read_head(data: bytes) -> RequestHead:
+    """Return the head of a request out of its bytes, with the blank line."""
+    line = _REQUEST_LINE.match(data)
+    if line is None:
+        return RequestHead(refusal=_invalid("its first line is not one of HTTP/1.1"))
+    method, target, version = line[1].decode(), line[2].decode("latin-1"), f"1.{line[3].decode()}"
+    query, fields, refusal = target.partition("?")[2], _HeaderFields(), None
+    try:
+        fields.read(b"POST / HTTP/1.%b\r\n" % line[3] + data[line.end() :])
+    except httptools.HttpParserError as error:
+        refusal = _invalid(str(error))  # words of llhttp, never the caller's
+    headers = fields.headers
+    if fields.are_complete:
+        refusal = _head_refusal(target, version, headers) or refusal
+    length = int(headers.get("content-length", 0)) if refusal is None else 0
+    is_chunked = "transfer-encoding" in headers
+    return RequestHead(method, target, query, version, headers, length, is_chunked, not fields.keep_alive, refusal)
+
+
+_read_usual_head = lru_cache(maxsize=256)(read_head)  # most callers send the same head again and again
+
+
+def _head_refusal(target: str, version: str, headers: Mapping[str, str]) -> Refusal | None:
+    """Return why a request is refused that two servers could read differently, or None."""
+    coding, host = headers.get("transfer-encoding"), headers.get("host")
+    if not _HOST_VALUE.fullmatch(host or "") or (host is None and version == "1.1"):
+        return _invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port")
+    if not target.startswith("/") and not _OTHER_TARGET.fullmatch(target):
+        return _invalid("the request target holds a user name, or no address")
+    if coding is not None and version == "1.0":
+        return _invalid("HTTP/1.0 has no Transfer-Encoding")
+    if coding is not None and coding.lower() != "chunked":
+        return refuse(catalogue.NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported")
+    return None
+
+
+class _HeaderFields:
+    """The header fields of a request, as llhttp reads them behind a request line that it knows."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.are_complete = self.keep_alive = False
+        self._llhttp = httptools.HttpRequestParser(self)
+
+    def read(self, head: bytes) -> None:
+        """Read a whole head; raises `HttpParserError`."""
+        with contextlib.suppress(httptools.HttpParserUpgrade):  # a server may ignore Upgrade, RFC 9110 section 7.8
+            self._llhttp.feed_data(head)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a field."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self.headers.get(key)
+        self.headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """Note the end."""
+        self.are_complete, self.keep_alive = True, self._llhttp.should_keep_alive()
+
+
 class RequestReader:
     """Reads one request at a time; `begin` forgets it, to read the next one.
 
@@ -521,14 +613,11 @@ class RequestReader:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._llhttp = httptools.HttpRequestParser(self)
         self.begin()
 
     def begin(self) -> None:
         """Forget the last request, to read the next one."""
-        self.method = self.target = ""
-        self.version = "1.1"
-        self.headers: dict[str, str] = {}
+        self.head = _NO_HEAD
         self.size = 0
         """Bytes of the body that have come."""
         self.refusal: Refusal | None = None
@@ -545,7 +634,7 @@ class RequestReader:
     def wants_to_continue(self) -> bool:
         """Return whether the caller waits for 100 Continue (RFC 9110 section 10.1.1). Further calls return False."""
         expected, self._expected = self._expected, ""
-        return self.is_understood and self.size == 0 and self.version == "1.1" and expected.lower() == "100-continue"
+        return self.size == 0 and self.head.version == "1.1" and expected.lower() == "100-continue"
 
     def take_body(self) -> bytes:
         """Return the body and release it here."""
@@ -554,70 +643,77 @@ class RequestReader:
 
     def read(self, data: bytes) -> bytes:
         """Read up to the end of the request, and return the bytes behind it."""
-        try:
-            if not self.is_understood:
-                data = self._read_head(data)
-            while data and not self.is_complete:
-                data = self._read_chunked(data) if self._is_chunked else self._read_body(data)
-        except httptools.HttpParserError as error:
-            self.refuse(_invalid(str(error)))  # words of llhttp, never the caller's
+        if not self.is_understood:
+            data = self._read_head(data)
+        while data and not self.is_complete:
+            data = self._read_chunked(data) if self.head.is_chunked else self._read_body(data)
         return data
 
     def _read_head(self, data: bytes) -> bytes:
         """Read the head if all of it has come, else hold its part; return the bytes behind it."""
         held = self._partial_head + data if self._partial_head else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
         blank_line = held.find(b"\r\n\r\n")
-        line = _REQUEST_LINE.match(held, 0, _MOST_HEAD_BYTES)
         if blank_line < 0:
             self._partial_head = held
             if len(held) >= _MOST_HEAD_BYTES:
                 self.refuse(_HEAD_TOO_LARGE)
-            elif b"\n\n" in held or (b"\n" in held and line is None):
+            elif b"\n\n" in held or (b"\n" in held and not _REQUEST_LINE.match(held)):
                 self.refuse(_invalid("its first line is not one of HTTP/1.1"))
             return b""
         self._partial_head, end = b"", blank_line + 4
         if end > _MOST_HEAD_BYTES:
             self.refuse(_HEAD_TOO_LARGE)
-        elif line is None:
-            self.refuse(_invalid("its first line is not one of HTTP/1.1"))
+            return held[end:]
+        head = self.head = _read_usual_head(held[:end]) if end <= _LONGEST_USUAL else read_head(held[:end])
+        if head.refusal is not None:
+            self.refuse(head.refusal)
+            return held[end:]
+        self.is_understood, self.is_last, self._expected = True, head.is_last, head.headers.get("expect", "")
+        if head.length > self._max_body_bytes:
+            self.refuse(too_large(self._max_body_bytes))
+        elif head.is_chunked:
+            self._begin_chunks()
         else:
-            method, target, version = line.groups()
-            self.method, self.target, self.version = method.decode(), target.decode("latin-1"), f"1.{version.decode()}"
-            self._read_fields(b"POST / HTTP/1.%b\r\n" % version + held[line.end() : end])
+            self.is_complete = head.length == 0
         return held[end:]
 
-    def _read_fields(self, head: bytes) -> None:
-        """Pass the header fields to llhttp, behind a request line that it knows."""
-        try:
-            self._llhttp.feed_data(head)
-        except httptools.HttpParserUpgrade:
-            # A server may ignore Upgrade (RFC 9110 section 7.8), but llhttp would read no body behind it.
-            self._llhttp = httptools.HttpRequestParser(self)
-            self.headers, self.is_complete, self.is_understood = {}, False, False
-            self._read_fields(_UPGRADE.sub(b"\r\nIgnored-Upgrade", head))
-
     def _read_body(self, data: bytes) -> bytes:
-        piece = data[: self._bytes_left]
-        self._bytes_left -= len(piece)
-        self._llhttp.feed_data(piece)
+        """Read a part of a body of a known length."""
+        piece = data[: self.head.length - self.size]
+        self.on_body(piece)
+        self.is_complete = self.size == self.head.length
         return data[len(piece) :]
+
+    def _begin_chunks(self) -> None:
+        """Prepare for a body in chunks, which llhttp reads behind a head of its own."""
+        self._bytes_left = 0  # of the present chunk
+        self._at_size_line = True  # the next line has the size of a chunk
+        self._size_line = b""  # the part of that line that has come
+        self._line_bytes = 0  # bytes of such lines and trailers since the last content
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._llhttp.feed_data(_CHUNKED_HEAD)
 
     def _read_chunked(self, data: bytes) -> bytes:
         """Read a part of a chunk's content, or one line: the size of a chunk, the end of a chunk, or a trailer."""
         if self._bytes_left:
             self._line_bytes = 0
-            return self._read_body(data)
-        piece = data[: data.find(b"\n") + 1 or len(data)]
-        self._line_bytes += len(piece)
-        if self._at_size_line:
-            self._size_line += piece
-            size = _CHUNK_SIZE.match(self._size_line)
-            if size and size.end() > 16:  # over 64 bits: llhttp would call it invalid
-                self.refuse(too_large(self._max_body_bytes))
-        if self._line_bytes > _MOST_LINE_BYTES:
-            self.refuse(_CHUNK_LINE_TOO_LONG)
+            piece = data[: self._bytes_left]
+            self._bytes_left -= len(piece)
+        else:
+            piece = data[: data.find(b"\n") + 1 or len(data)]
+            self._line_bytes += len(piece)
+            if self._at_size_line:
+                self._size_line += piece
+                size = _CHUNK_SIZE.match(self._size_line)
+                if size and size.end() > 16:  # over 64 bits: llhttp would call it invalid
+                    self.refuse(too_large(self._max_body_bytes))
+            if self._line_bytes > _MOST_LINE_BYTES:
+                self.refuse(_CHUNK_LINE_TOO_LONG)
         if self.refusal is None:
-            self._llhttp.feed_data(piece)
+            try:
+                self._llhttp.feed_data(piece)
+            except httptools.HttpParserError as error:
+                self.refuse(_invalid(str(error)))
         return data[len(piece) :]
 
     def refuse(self, refusal: Refusal) -> None:
@@ -626,38 +722,7 @@ class RequestReader:
         self.is_complete = self.is_last = True
         self._body = bytearray()
 
-    # What llhttp calls.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header field; trailers are ignored."""
-        if self.is_understood:  # a trailer
-            return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self.headers.get(key)
-        self.headers[key] = text if known is None else f"{known}, {text}"
-
-    def on_headers_complete(self) -> None:
-        """Check the head, and prepare for the body."""
-        headers = self.headers
-        coding, host = headers.get("transfer-encoding"), headers.get("host")
-        self._bytes_left = int(headers.get("content-length", 0))  # of the body, or of the present chunk
-        self._is_chunked = coding is not None
-        if self._is_chunked:
-            self._at_size_line = True  # the next line has the size of a chunk
-            self._size_line = b""  # the part of that line that has come
-            self._line_bytes = 0  # bytes of such lines and trailers since the last content
-        if not _HOST_VALUE.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
-            self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
-        elif not self.target.startswith("/") and not _OTHER_TARGET.fullmatch(self.target):
-            self.refuse(_invalid("the request target holds a user name, or no address"))
-        elif coding is not None and self.version == "1.0":
-            self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))
-        elif coding is not None and coding.lower() != "chunked":
-            self.refuse(refuse(catalogue.NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
-        else:
-            self.is_understood, self._expected = True, headers.get("expect", "")
-            if self._bytes_left > self._max_body_bytes:
-                self.refuse(too_large(self._max_body_bytes))
+    # What llhttp calls for a body in chunks; trailers are ignored.
 
     def on_chunk_header(self) -> None:
         """Note the size of a chunk, and refuse the request if the body becomes too large with it."""
@@ -678,8 +743,7 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """Note the end of the request."""
-        if self.refusal is None:
-            self.is_complete, self.is_last = True, not self._llhttp.should_keep_alive()
+        self.is_complete = True
 
 
 def _invalid(why: str) -> Refusal:

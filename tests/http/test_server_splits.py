@@ -24,7 +24,7 @@ def outcome_of(pieces: list[bytes]) -> list[tuple[str, str, str, bytes]]:
             data = reader.read(data)
             if reader.is_complete:
                 code = "" if reader.refusal is None else reader.refusal.code
-                found.append((reader.method, reader.target, code, reader.take_body()))
+                found.append((reader.head.method, reader.head.target, code, reader.take_body()))
                 if reader.is_last:
                     return found
                 reader.begin()
