@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,25 +12,23 @@ from amqtt_rest_bridge.tools.commands import service
 from tests.support.embedded_broker import Host
 from tests.support.full_disk import full_disk
 from tests.support.waiting import SECONDS, eventually
-from tests.tools.commands.tools import Tool, definition, serving
-
-
-@pytest.fixture(scope="module")
-def served(threads: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Path]]:
-    folder = tmp_path_factory.mktemp("hostile")
-    with serving(folder) as host:
-        yield host, folder
+from tests.tools.commands.tools import Tool, definition
 
 
 @pytest.fixture
 def editor(served: tuple[Host, Path]) -> Iterator[Tool]:
     """A user; what a test leaves behind is a fault of the test."""
-    tool = Tool(served[0])
-    before = snapshot(served[1])
-    yield tool
-    assert snapshot(served[1]) == before
-    assert [row["name"] for row in tool.call("-listRoutes")["data"]] == ["FromFile"]
-    tool.close()
+    with closing(Tool(served[0])) as tool:
+        before = snapshot(served[1])
+        yield tool
+        assert snapshot(served[1]) == before
+        assert tool.routes() == ["FromFile"]
+
+
+@pytest.fixture
+def place(served: tuple[Host, Path]) -> Path:
+    """Where the file of the route is, if there is one."""
+    return served[1] / "live" / "Hostile.lot"
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -47,13 +46,16 @@ HOSTILE = [
     pytest.param(definition("a\x00b"), "holds other characters", id="NUL"),
     pytest.param(definition("a\x1b[2Jb"), "holds other characters", id="a control character"),
     pytest.param(definition("a\u2028b"), "cannot be read", id="a line separator"),
+    pytest.param(definition("x" * 201), "at most 200 characters", id="a long name"),
     pytest.param(definition("x" * 5_000), "at most 200 characters", id="an endless name"),
     pytest.param(f"{ROUTE}\n{definition('Second', 'in2')}", "one command adds one route", id="two routes"),
     pytest.param(f"{ROUTE}\nDEFINE ACTION A ON EVERY 1 SECOND DO", "DEFINE ACTION A is skipped", id="another kind"),
-    pytest.param(f"Other {ROUTE}", "-addRoute names Other", id="another name"),
+    pytest.param(f"Other {ROUTE}", "-addRoute names Other, and the definition Hostile", id="another name"),
     pytest.param(definition("FromFile"), "there are two routes FromFile", id="a route of another file"),
     pytest.param("ROUTE Hostile WITH TYPE REST_API", "write -addRoute and the whole definition", id="bare"),
+    pytest.param("Hostile", "write -addRoute and the whole definition", id="a name"),
     pytest.param("", "write -addRoute and the whole definition", id="nothing"),
+    pytest.param("/*" * 100_000, "write -addRoute and the whole definition", id="comments that never end"),
     pytest.param(ROUTE.replace("REST_API", "MODBUS_TCP"), "is skipped", id="another type"),
     pytest.param(f"{ROUTE}\n/* open", "", id="a comment that is never closed"),
     pytest.param(ROUTE.replace('"http:', 'GET SECRET "../../etc/passwd" + "http:'), "secret", id="a secret elsewhere"),
@@ -85,8 +87,8 @@ def test_ten_thousand_faults_are_counted(editor: Tool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
-def test_what_is_in_the_place_of_a_file_stays(editor: Tool, served: tuple[Host, Path], kind: str) -> None:
-    place, other = served[1] / "live" / "Hostile.lot", served[1] / "other.txt"
+def test_what_is_in_the_place_of_a_file_stays(editor: Tool, place: Path, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other.txt"
     other.write_text("kept")
     if kind == "link":
         place.symlink_to(other)
@@ -99,37 +101,28 @@ def test_what_is_in_the_place_of_a_file_stays(editor: Tool, served: tuple[Host, 
         place.unlink()
     else:
         place.rmdir()
-    other.unlink()
 
 
-def test_a_file_that_defines_other_routes_too_is_not_replaced(editor: Tool, served: tuple[Host, Path]) -> None:
-    host, folder = served
-    place = folder / "live" / "Hostile.lot"
-    place.write_text(definition("Neighbour", "in3"))
-    host.reload()
-    for command in (f"-addRoute {ROUTE}", "-removeRoute Hostile"):
-        assert f"the file of Hostile would be that of route Neighbour, {place}:1:1" in editor.command(command)
-    place.unlink()
-    host.reload()
-
-
-def test_a_route_of_a_file_that_defines_others_too_is_not_removed_with_all(
-    editor: Tool, served: tuple[Host, Path]
+def test_a_file_that_defines_other_routes_is_neither_replaced_nor_removed(
+    editor: Tool, served: tuple[Host, Path], place: Path
 ) -> None:
-    host, folder = served
-    place = folder / "live" / "Hostile.lot"
-    place.write_text(f"{ROUTE}\n{definition('Neighbour', 'in3')}\n")
-    host.reload()
-    answer = editor.command("-removeAllRoutes")
-    assert f"failed: the file of Hostile would be that of route Neighbour, {place}:" in answer
-    assert [row["name"] for row in editor.call("-listRoutes")["data"]] == ["FromFile", "Hostile", "Neighbour"]
+    neighbour = definition("Neighbour", "in3")
+    for text, commands in (
+        (neighbour, (f"-addRoute {ROUTE}", "-removeRoute Hostile")),
+        (f"{ROUTE}\n{neighbour}\n", ("-removeAllRoutes",)),
+    ):
+        place.write_text(text)
+        served[0].reload()
+        before = editor.routes()
+        for command in commands:
+            assert f"the file of Hostile would be that of route Neighbour, {place}:" in editor.command(command)
+        assert (editor.routes(), place.read_text()) == (before, text)
     place.unlink()
-    host.reload()
+    served[0].reload()
 
 
 @pytest.mark.parametrize("text", ["// a note\n", f"/* off:\n{ROUTE} */\n", "DEFINE ACTION Hostile\nON EVERY 1 SECOND"])
-def test_a_file_without_the_route_stays(editor: Tool, served: tuple[Host, Path], text: str) -> None:
-    place = served[1] / "live" / "Hostile.lot"
+def test_a_file_without_the_route_stays(editor: Tool, place: Path, text: str) -> None:
     place.write_text(text)
     for command in (f"-addRoute {ROUTE}", "-removeRoute Hostile"):
         assert f"failed: {place} does not begin with this route: no command wrote it" in editor.command(command)
@@ -137,46 +130,45 @@ def test_a_file_without_the_route_stays(editor: Tool, served: tuple[Host, Path],
     place.unlink()
 
 
-def test_an_error_in_another_file_is_reported_and_keeps_all_as_it_is(editor: Tool, served: tuple[Host, Path]) -> None:
-    other = served[1] / "live" / "other.lot"
+def test_an_error_in_another_file_is_reported_and_keeps_all_as_it_is(editor: Tool, place: Path) -> None:
+    other = place.with_name("other.lot")
     other.write_text("DEFINE ROUTE Broken WITH TYPE REST_API")
     answer = editor.command(f"-addRoute {ROUTE}")
     assert f"another file has an error, so no routes can be loaded: {other}:1:1: error:" in answer
     other.unlink()
 
 
-def test_a_full_disk_is_reported_and_leaves_the_route_as_it_was(editor: Tool, served: tuple[Host, Path]) -> None:
-    assert editor.command(f"-addRoute {ROUTE}") == "Route 'Hostile' added successfully."
+def test_a_full_disk_is_reported_and_leaves_the_route_as_it_was(editor: Tool, place: Path) -> None:
+    editor.add("Hostile")
     with full_disk():
         answer = editor.command(f"-addRoute {definition('Hostile', 'changed')}")
     assert answer == "Error: -addRoute Hostile failed: File too large"
-    assert (served[1] / "live" / "Hostile.lot").read_text() == ROUTE
-    assert editor.command("-removeRoute Hostile") == "Route 'Hostile' removed successfully."
+    assert {path.name: path.read_text() for path in place.parent.iterdir()} == {place.name: ROUTE}
+    editor.remove("Hostile")
 
 
-def test_what_a_reload_refuses_is_put_back(editor: Tool, served: tuple[Host, Path]) -> None:
-    taken = served[0].mqtt_port
+def test_what_a_reload_refuses_is_put_back(editor: Tool, served: tuple[Host, Path], place: Path) -> None:
     server = f"""DEFINE ROUTE Hostile WITH TYPE REST_API
-    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT {taken}
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT {served[0].mqtt_port}
     ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
 """
-    answer = editor.command(f"-addRoute {server}")
-    assert "the routes cannot be loaded: cannot listen on 127.0.0.1" in answer
-    assert editor.command(f"-addRoute {ROUTE}") == "Route 'Hostile' added successfully."
-    assert "the routes cannot be loaded" in editor.command(f"-addRoute {server}")
-    assert (served[1] / "live" / "Hostile.lot").read_text() == ROUTE
-    assert editor.command("-removeRoute Hostile") == "Route 'Hostile' removed successfully."
+    for before in (None, ROUTE):
+        if before is not None:
+            editor.add("Hostile")
+        answer = editor.command(f"-addRoute {server}")
+        assert "the routes cannot be loaded: cannot listen on 127.0.0.1" in answer
+        assert (place.read_text() if place.exists() else None) == before
+    editor.remove("Hostile")
 
 
-def test_two_at_once_are_executed_one_after_the_other(editor: Tool, served: tuple[Host, Path]) -> None:
-    other = Tool(served[0])
-    for tool, topic in ((editor, "one"), (other, "two")):
-        tool.publish(f"-addRoute {definition('Hostile', topic)}")
-    assert {editor.answer(), editor.answer()} == {"Route 'Hostile' added successfully."}
-    (text,) = {f"{(served[1] / 'live' / 'Hostile.lot').read_text()}"}
-    assert text in (definition("Hostile", "one"), definition("Hostile", "two"))
-    assert editor.command("-removeRoute Hostile") == "Route 'Hostile' removed successfully."
-    other.close()
+def test_two_at_once_are_executed_one_after_the_other(editor: Tool, served: tuple[Host, Path], place: Path) -> None:
+    texts = [definition("Hostile", topic) for topic in ("one", "two")]
+    with closing(Tool(served[0])) as other:
+        for tool, text in zip((editor, other), texts, strict=True):
+            tool.publish(f"-addRoute {text}")
+        assert {editor.answer(), editor.answer()} == {"Route 'Hostile' added successfully."}
+    assert place.read_text() in texts
+    editor.remove("Hostile")
 
 
 def test_what_is_too_much_to_wait_is_answered_too(
@@ -184,7 +176,8 @@ def test_what_is_too_much_to_wait_is_answered_too(
 ) -> None:
     monkeypatch.setattr(service, "MOST_COMMANDS", 3)
     gate, begun = threading.Event(), threading.Event()
-    trial = served[0].program._loaded_reloader._loader.load
+    loader = served[0].program._loaded_reloader._loader
+    trial = loader.load
 
     async def slow(instead: object = None) -> object:
         begun.set()
@@ -192,14 +185,13 @@ def test_what_is_too_much_to_wait_is_answered_too(
             await asyncio.sleep(0.01)
         return await trial(instead)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(served[0].program._loaded_reloader._loader, "load", slow)
-    commands = 8
+    monkeypatch.setattr(loader, "load", slow)
     editor.publish("-listEnv")
     assert begun.wait(SECONDS)
-    for _ in range(commands - 1):
+    for _ in range(7):
         editor.publish("-listEnv")
-    refused = [editor.answer() for _ in range(commands - 4)]
-    assert set(refused) == {"Error: -listEnv failed: 3 commands wait already; send it again when they are answered"}
+    refused = {editor.answer() for _ in range(4)}
+    assert refused == {"Error: -listEnv failed: 3 commands wait already; send it again when they are answered"}
     gate.set()
     assert {editor.answer() for _ in range(4)} == {"0 variables."}
 
@@ -211,8 +203,7 @@ def test_a_text_that_takes_too_long_is_answered(
         await asyncio.sleep(60)
 
     monkeypatch.setattr("amqtt_rest_bridge.reload._TRIAL_SECONDS", 0.01)
-    with monkeypatch.context() as patch:
-        patch.setattr(served[0].program._loaded_reloader._loader, "load", endless)
-        assert "it takes longer than ten seconds to read this" in editor.command(f"-addRoute {ROUTE}")
+    monkeypatch.setattr(served[0].program._loaded_reloader._loader, "load", endless)
+    assert "it takes longer than ten seconds to read this" in editor.command(f"-addRoute {ROUTE}")
     monkeypatch.undo()
     eventually(lambda: editor.call("-listEnv")["success"], "it does not go on")

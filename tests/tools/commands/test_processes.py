@@ -1,6 +1,7 @@
 """Commands with what a broker has: definitions are parsed in a process of their own, and survive a restart."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,23 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_routes_that_were_added_are_there_after_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path) as host:
-        tool = Tool(host)
-        assert tool.command(f"-addRoute {definition('Kept')}") == "Route 'Kept' added successfully."
-        tool.close()
-    with serving(tmp_path) as host:
-        tool = Tool(host)
-        assert [row["name"] for row in tool.call("-listRoutes")["data"]] == ["FromFile", "Kept"]
-        assert tool.command("-removeRoute Kept") == "Route 'Kept' removed successfully."
-        tool.close()
+    with serving(tmp_path) as host, closing(Tool(host)) as tool:
+        tool.add("Kept")
+    with serving(tmp_path) as host, closing(Tool(host)) as tool:
+        assert tool.routes() == ["FromFile", "Kept"]
+        tool.remove("Kept")
 
 
 def test_the_loop_is_free_while_a_hostile_text_is_parsed(tmp_path: Path) -> None:
-    with serving(tmp_path) as host:  # which parses in a process of its own
-        tool = Tool(host)
+    async def processor_time() -> float:
+        return time.thread_time()
+
+    with serving(tmp_path) as host, closing(Tool(host)) as tool:
         text = definition("Hostile") + " WITH NONSENSE 1" * 10_000
         began = time.thread_time()
         load_text(text)
         parsing = time.thread_time() - began
-        loop = host.wait(_processor_time())
+        loop = host.wait(processor_time())
         assert tool.command(f"-addRoute {text}").startswith("Parsing error: ")
-        assert host.wait(_processor_time()) - loop < parsing / 4
-        assert tool.command(f"-addRoute {definition('Hostile')}") == "Route 'Hostile' added successfully."
-        assert tool.command("-removeRoute Hostile") == "Route 'Hostile' removed successfully."
-        tool.close()
-
-
-async def _processor_time() -> float:
-    """Return the processor time of the loop's thread, in seconds."""
-    return time.thread_time()
+        assert host.wait(processor_time()) - loop < parsing / 4
+        tool.add("Hostile")

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,27 +17,18 @@ from tests.tools.commands.tools import FILE_ROUTE, Tool, cell_ends, definition, 
 ROUTES = "$SYS/Coreflux/Routes"
 
 
-@pytest.fixture(scope="module")
-def shared(threads: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Path]]:
-    folder = tmp_path_factory.mktemp("shared")
-    with serving(folder, status_seconds=60) as host:
-        yield host, folder
-
-
 @pytest.fixture
-def host(shared: tuple[Host, Path]) -> Iterator[Host]:
+def host(served: tuple[Host, Path]) -> Iterator[Host]:
     """A broker whose commands have added nothing yet."""
-    yield shared[0]
-    tool = Tool(shared[0])
-    assert tool.command("-removeAllRoutes") == "removed all routes successfully"
-    tool.close()
+    yield served[0]
+    with closing(Tool(served[0])) as tool:
+        assert tool.command("-removeAllRoutes") == "removed all routes successfully"
 
 
 @pytest.fixture
 def editor(host: Host) -> Iterator[Tool]:
-    tool = Tool(host)
-    yield tool
-    tool.close()
+    with closing(Tool(host)) as tool:
+        yield tool
 
 
 def run_cell(tool: Tool, name: str, code: str) -> list[str]:
@@ -58,15 +50,13 @@ def test_a_cell_runs_and_runs_again(editor: Tool) -> None:
     assert run_cell(editor, "Cell", changed) == ["Route 'Cell' removed successfully.", added, "added"]
 
 
-def test_a_route_of_a_cell_is_called(host: Host) -> None:
+def test_a_route_of_a_cell_is_called(host: Host, editor: Tool) -> None:
     with recording() as target:
-        tool = Tool(host)
         text = definition("Called").replace("http://127.0.0.1:1", target.url)
-        assert run_cell(tool, "Called", text)[-1] == "added"
+        assert run_cell(editor, "Called", text)[-1] == "added"
         client = host.client("in/out")
         client.publish("in/in", b"payload")
         assert client.message() == ("in/out", b"payload")
-        tool.close()
 
 
 def test_a_cell_with_a_fault_ends_with_its_place(editor: Tool) -> None:
@@ -86,24 +76,26 @@ def test_cells_of_other_kinds_end_with_a_sentence(editor: Tool, kind: str) -> No
 
 
 def test_update_broker_sends_the_name_before_the_definition(editor: Tool) -> None:
-    assert editor.command(f"-addRoute Updated {definition('Updated')}") == "Route 'Updated' added successfully."
+    editor.add("Updated", f"Updated {definition('Updated')}")
 
 
 def test_the_tree_has_the_text_of_a_cell_last_also_after_its_status(host: Host, editor: Tool) -> None:
     code = definition("InTree") + "\n// a comment   "
     assert run_cell(editor, "InTree", code)[-1] == "added"
-    tree = Tool(host, "editor", f"{ROUTES}/#", "$SYS/Coreflux/Version")
-    tree.read("$SYS/Coreflux/Version")  # which is sent when all of the first filter has been acknowledged
-    shown = {"/".join(topic.split("/")[:4]): payload for topic, payload in tree.seen}  # whatever is below a route
-    assert f"{ROUTES}/InTree/status" in dict(tree.seen)
-    assert shown[f"{ROUTES}/InTree"] == code.encode()
-    assert shown[f"{ROUTES}/FromFile"].decode().split() == FILE_ROUTE.split()
-    tree.close()
+    with closing(Tool(host, "editor", f"{ROUTES}/#", "$SYS/Coreflux/Version")) as tree:
+        # The version is sent when all of the first filter has been acknowledged.
+        assert tree.read("$SYS/Coreflux/Version").decode() == own_version()
+        shown = {"/".join(topic.split("/")[:4]): payload for topic, payload in tree.seen}  # whatever is below a route
+        assert f"{ROUTES}/InTree/status" in dict(tree.seen)
+        assert shown[f"{ROUTES}/InTree"] == code.encode()
+        assert shown[f"{ROUTES}/FromFile"].decode().split() == FILE_ROUTE.split()
+        status = json.loads(dict(tree.seen)[f"{ROUTES}/FromFile/status"])
+        assert (status["name"], status["health"]) == ("FromFile", "Green")
 
 
 def test_a_removed_route_leaves_nothing_retained(host: Host, editor: Tool) -> None:
-    assert editor.command(f"-addRoute {definition('Gone')}") == "Route 'Gone' added successfully."
-    assert editor.command("-removeRoute Gone") == "Route 'Gone' removed successfully."
+    editor.add("Gone")
+    editor.remove("Gone")
     eventually(lambda: not [topic for topic in host.broker.retained_messages if "/Gone" in topic], "it is retained")
 
 
@@ -130,23 +122,19 @@ def test_the_editor_plugin_receives_every_fault(editor: Tool) -> None:
     assert (7, 14, '        WITH METHODE "POST"', "did you mean METHOD?") in places
 
 
-def test_the_overview_of_the_editor_plugin_is_complete(host: Host, editor: Tool) -> None:
+def test_the_overview_of_the_editor_plugin_is_complete(editor: Tool) -> None:
     routes = editor.call("-listRoutes")
     assert (routes["success"], routes["command"]) == (True, "ListRoutes")
     assert routes["data"] == [{"name": "FromFile", "type": "REST_API", "connection": "idle", "health": "Green"}]
     assert editor.call("-connectionStatus")["data"][0]["connection"] == "idle"
     assert editor.call("-listProjects")["data"] == []
     assert editor.call("-getPendingStatus")["message"].startswith("Nothing waits")
-    reader = Tool(host, "editor", "$SYS/Coreflux/Version")
-    assert reader.read("$SYS/Coreflux/Version").decode() == own_version()
-    reader.close()
 
 
-def test_reports_of_routes(editor: Tool, shared: tuple[Host, Path]) -> None:
-    added = definition("Seen") + '\n        WITH HEADERS\n            ADD "X-A" GET ENV "HOME"'
-    assert editor.call(f"-addRoute {added}")["success"]
+def test_reports_of_routes(editor: Tool, served: tuple[Host, Path]) -> None:
+    editor.add("Seen", definition("Seen") + '\n        WITH HEADERS\n            ADD "X-A" GET ENV "HOME"')
     assert editor.call("--list-entities")["data"] == [
-        {"name": "FromFile", "type": "Route", "origin": f"{shared[1]}/routes.lot:1:1"},
+        {"name": "FromFile", "type": "Route", "origin": f"{served[1]}/routes.lot:1:1"},
         {"name": "Seen", "type": "Route", "origin": "adhoc"},
     ]
     assert editor.call("-listTemplates")["data"] == ["REST_API"]
@@ -155,16 +143,16 @@ def test_reports_of_routes(editor: Tool, shared: tuple[Host, Path]) -> None:
     assert editor.call("-listSecrets")["data"] == []
     assert editor.call("-checkRouteConnection Seen")["data"]["connection"] == "idle"
     report = editor.call("-lotDiagnostic route Seen")["data"]
-    assert report["place"] == f"{shared[1]}/live/Seen.lot:1:1"
+    assert report["place"] == f"{served[1]}/live/Seen.lot:1:1"
     assert (report["faults"], report["status"]["health"]) == ([], "Green")
     assert not editor.call("-lotDiagnostic action Seen")["success"]
     assert "Route 'None' not found." in editor.command("-checkRouteConnection None")
 
 
 def test_a_route_of_another_file_is_not_touched_and_named_with_its_place(
-    editor: Tool, shared: tuple[Host, Path]
+    editor: Tool, served: tuple[Host, Path]
 ) -> None:
-    place = f"{shared[1]}/routes.lot:1:1"
+    place = f"{served[1]}/routes.lot:1:1"
     answer = editor.command("-removeRoute FromFile")
     assert (f"it is defined in {place}" in answer, cell_ends(answer, "remove", "FromFile")) == (True, "failed")
     (error,) = editor.call(f"-addRoute {definition('FromFile')}")["errors"]
@@ -173,30 +161,20 @@ def test_a_route_of_another_file_is_not_touched_and_named_with_its_place(
 
 
 def test_the_word_success_is_in_no_failure_though_a_name_holds_it(editor: Tool) -> None:
-    assert "success" not in editor.command("-removeRoute success").lower()
-    assert "success" not in editor.command("-removeRoute success -requestId success").lower()
     faulty = definition("success").replace("ENDPOINT", "ON_SUCCESS")
-    assert "success" not in editor.command(f"-addRoute {faulty}").lower()
-    assert editor.command(f"-addRoute {definition('success')}") == "Route 'success' added successfully."
+    for command in ("-removeRoute success", "-removeRoute success -requestId success", f"-addRoute {faulty}"):
+        assert "success" not in editor.command(command).lower()
+    editor.add("success")
 
 
 def test_a_folder_inside_that_of_the_routes_is_read_once(threads: None, tmp_path: Path) -> None:
-    with serving(tmp_path, routes=".") as host:
-        tool = Tool(host)
-        assert tool.command(f"-addRoute {definition('Inner')}") == "Route 'Inner' added successfully."
+    with serving(tmp_path, routes=".") as host, closing(Tool(host)) as tool:
+        tool.add("Inner")
         assert tool.call("-listEntities")["data"][0] == {"name": "Inner", "type": "Route", "origin": "adhoc"}
-        assert tool.command("-removeRoute Inner") == "Route 'Inner' removed successfully."
-        tool.close()
-
-
-def test_the_status_of_a_route_is_retained_beside_its_text(host: Host) -> None:
-    reader = Tool(host, "editor", f"{ROUTES}/#")
-    status = json.loads(reader.read(f"{ROUTES}/FromFile/status"))
-    assert (status["name"], status["health"]) == ("FromFile", "Green")
-    reader.close()
+        tool.remove("Inner")
 
 
 def test_an_answer_comes_within_the_time_of_the_tools(editor: Tool) -> None:
     began = time.monotonic()
-    editor.call(f"-addRoute {definition('Timed')}")
+    editor.add("Timed")
     assert time.monotonic() - began < 15

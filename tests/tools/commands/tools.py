@@ -57,19 +57,17 @@ class AllowAll(BaseTopicPlugin):
         return True
 
 
-PLUGINS: dict[str, Any] = {f"{__name__}.Passwords": {}}
-OPEN: dict[str, Any] = PLUGINS | {f"{__name__}.AllowAll": {}}
+OPEN: dict[str, Any] = {f"{__name__}.{plugin}": {} for plugin in ("Passwords", "AllowAll")}
 
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, plugins: dict[str, Any] | None = None, routes: str = "routes.lot", **settings: Any
+    folder: Path, plugins: dict[str, Any] = OPEN, routes: str = "routes.lot", **settings: Any
 ) -> Iterator[Host]:
     """Run a broker with a route file, and an empty folder `live` for commands."""
     (folder / "routes.lot").write_text(FILE_ROUTE)
     live = {"users": ["editor"], "routes": str(folder / "live")}
-    settings = {"coreflux": live, **settings}
-    host = Host(configuration(folder / routes, PLUGINS if plugins is None else plugins, **settings))
+    host = Host(configuration(folder / routes, plugins, **{"coreflux": live, **settings}))
     try:
         yield host
     finally:
@@ -111,6 +109,18 @@ class Tool:
         """Publish a command and return the next answer."""
         self.publish(payload)
         return self.answer()
+
+    def add(self, name: str, text: str | None = None) -> None:
+        """Add a route, by default that of a cell."""
+        assert self.command(f"-addRoute {text or definition(name)}") == f"Route '{name}' added successfully."
+
+    def remove(self, name: str) -> None:
+        """Remove a route that was added."""
+        assert self.command(f"-removeRoute {name}") == f"Route '{name}' removed successfully."
+
+    def routes(self) -> list[str]:
+        """Return the names of all routes."""
+        return [row["name"] for row in self.call("-listRoutes")["data"]]
 
     def answer(self) -> str:
         """Return the next answer."""
