@@ -2,12 +2,20 @@
 
 import re
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
 from amqtt_rest_bridge.admin import pages
 from tests.support.admin_client import Admin, admin_of, server_route
-from tests.support.embedded_broker import hosting
+from tests.support.doors import DOORS, Hosting
+from tests.support.embedded_broker import hosting as in_broker
+
+
+@pytest.fixture(params=DOORS)
+def hosting(request: pytest.FixtureRequest) -> Hosting:
+    """Runs the bridge of a test within a broker, and in another test as a worker beside one."""
+    return cast(Hosting, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -23,5 +31,5 @@ def hurried() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def idle() -> Iterator[Admin]:
     """The admin port of a bridge with one route, of server mode, which tests only ask."""
-    with hosting(server_route(), admin_port=0) as host:
+    with in_broker(server_route(), admin_port=0) as host:
         yield admin_of(host)

@@ -1,36 +1,42 @@
 """From the status page to a successful retry, in a real browser: at most three clicks, on a phone too."""
 
 import html
-import http.client
 import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amqtt_rest_bridge import load_routes
 from tests.admin.test_kept_requests import ASKS, ask, kept
-from tests.support import asking, doors
+from tests.support import asking, embedded_broker
 from tests.support.admin_client import (
     TOKEN,
+    Admin,
     admin_of,
     admin_with_token,
+    bridging,
     client_route,
+    failed,
     outcome,
     post,
     runs,
     server_route,
 )
 from tests.support.browser import Page
-from tests.support.doors import DOORS, Hosting
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.doors import Client, Hosting
+from tests.support.embedded_broker import Host, configuration
 from tests.support.full_disk import full_disk, tidy
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import SECONDS, eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script>"
+PROBLEMS = "document.querySelector('[data-problems]').innerText"
+FIRST_PROBLEM = "[data-problems] .actions a"
+LOSSLESS = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
@@ -41,90 +47,23 @@ def target() -> Iterator[Recorder]:
         yield recorder
 
 
-def url(host: doors.Host, path: str = "/") -> str:
-    return f"http://any:{TOKEN}@127.0.0.1:{admin_with_token(host).port}{path}"
+@pytest.fixture
+def refused(target: Recorder) -> Iterator[tuple[Admin, Client]]:
+    """A bridge within a broker, whose messages the target refuses."""
+    with bridging(embedded_broker.hosting, client_route(target.url, config="WITH RETRIES 0")) as (_, admin, client):
+        yield admin, client
 
 
-@pytest.mark.chromium
-@pytest.mark.parametrize(("width", "scripts"), [(360, True), (1280, False)])
-def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
-    target: Recorder, page: Page, width: int, scripts: bool
-) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        client.publish("orders/7", HOSTILE.encode())
-        client.message()
-        target.answer = lambda _: (200, b"{}")
-        (failed,) = runs(admin_with_token(host))
-        if not scripts:
-            page.disable_scripts()
-        page.size(width, 800)
-        page.open(url(host))
-        assert "The server answered 422" in page.text("[data-problems]")
-        assert page.fits()
-        page.evaluate("document.querySelector('[data-problems] .actions a').click()")
-        page.wait("document.querySelector('h1')?.innerText === 'Run of Orders' && document.readyState === 'complete'")
-        shown = page.text("main")
-        assert shown.count(HOSTILE) == 3, "of message, request and response"
-        assert page.fits()
-        assert page.evaluate("document.images.length") == 0
-        page.evaluate("document.querySelector('form button').click()")
-        page.wait("document.querySelector('main')?.innerText.includes('Sent again as')")
-        client.message()
-        page.evaluate("document.querySelector('[role=status] a').click()")
-        (again,) = [run for run in runs(admin_with_token(host)) if run["retry_of"] == failed["id"]]
-        eventually(lambda: outcome(admin_with_token(host), again["id"]) == "succeeded")
-        page.wait(f"location.pathname === '/runs/{again['id']}'")
-        page.open(url(host, f"/runs/{again['id']}"))
-        assert page.text(".outcome") == "succeeded"
-        assert page.errors == []
+@pytest.fixture
+def phone(page: Page) -> Iterator[Page]:
+    """A page of the size of a phone's, on which no script may fail."""
+    page.size(360, 640)
+    yield page
+    assert page.errors == []
 
 
-@pytest.mark.chromium
-def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(target: Recorder, page: Page) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        client.publish("orders/7", b'{"a": " -H <b> --topic "}')
-        client.message()
-        (run,) = runs(admin_with_token(host))
-        page.size(360, 640)
-        page.open(url(host, f"/runs/{run['id']}"))
-        lines = "[...document.querySelectorAll('#try .option, #curl .option')]"
-        shown = page.evaluate(f"{lines}.map((one) => one.textContent)")
-        assert {"--topic", "--payload", "-H"} <= {*shown}
-        assert ".venv/bin/rest-bridge where rest-bridge is not in the PATH" in page.text("section:has(#try)")
-        assert page.evaluate("document.querySelector('nav [aria-current=true]').textContent") == "Runs"
-        for width in range(360, 440, 4):
-            page.size(width, 640)
-            assert page.evaluate(f"{lines}.every((one) => one.getClientRects().length === 1)"), width
-            assert page.fits()
-        assert " --topic orders/7 --payload '{" in page.evaluate("document.getElementById('try').textContent")
-        assert page.errors == []
-
-
-@pytest.mark.chromium
-def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
-    dead = client_route("http://127.0.0.1:9", name="Dead").replace("orders/+", "dead/+")
-    signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
-    guarded = server_route("Guarded").replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
-    routes = client_route(target.url) + dead + signed + guarded.replace("/hook", "/guarded")
-    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
-        page.open(url(host))
-        assert page.evaluate("document.querySelector('[data-problems]').hidden")
-        client = host.client()
-        client.publish("orders/7", b"{}")
-        client.publish("dead/7", b"{}")
-        for path in ("/hook", "/guarded", "/hok"):
-            headers = {"X-Hub-Signature-256": "sha256=00", "Authorization": "Bearer wrong"}
-            assert asking.ask(host.http_port, path, b"{}", **headers).status >= 400
-        codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
-        text = "document.querySelector('[data-problems]').innerText"
-        page.wait(f"{codes}.every((code) => {text}.includes(code))")
-        (unsigned,) = [run for run in runs(admin_with_token(host)) if run["code"] == "invalid_signature"]
-        assert "its caller has to mend" in admin_with_token(host).get(f"/runs/{unsigned['id']}").text
-        page.size(360, 640)
-        assert page.fits()
-        assert page.errors == []
+def url(admin: Admin, path: str = "/") -> str:
+    return f"http://any:{TOKEN}@127.0.0.1:{admin.port}{path}"
 
 
 def click(page: Page, selector: str, then: str) -> None:
@@ -133,168 +72,193 @@ def click(page: Page, selector: str, then: str) -> None:
     page.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
     arrived = "!window.isLeft && document.readyState === 'complete'"
     page.wait(f"{arrived} && document.querySelector('main')?.innerText.includes({then!r})")
+    assert page.fits()
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize(("width", "scripts"), [(360, True), (1280, False)])
+def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
+    target: Recorder, refused: tuple[Admin, Client], page: Page, width: int, scripts: bool
+) -> None:
+    admin, client = refused
+    name = failed(client, "orders/7", HOSTILE.encode())
+    target.answer = lambda _: (200, b"{}")
+    if not scripts:
+        page.disable_scripts()
+    page.size(width, 800)
+    page.open(url(admin))
+    assert "The server answered 422" in page.text("[data-problems]")
+    assert page.fits()
+    click(page, FIRST_PROBLEM, "Run of Orders")
+    assert page.text("main").count(HOSTILE) == 3, "of message, request and response"
+    assert page.evaluate("document.images.length") == 0
+    click(page, "form button", "Sent again as")
+    client.message()
+    (again,) = [run["id"] for run in runs(admin) if run["retry_of"] == name]
+    eventually(lambda: outcome(admin, again) == "succeeded")
+    click(page, "[role=status] a", "succeeded")
+    assert page.evaluate("location.pathname") == f"/runs/{again}"
+    assert page.text(".outcome") == "succeeded"
+    assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(
+    refused: tuple[Admin, Client], phone: Page
+) -> None:
+    admin, client = refused
+    name = failed(client, payload=b'{"a": " -H <b> --topic "}')
+    phone.open(url(admin, f"/runs/{name}"))
+    lines = "[...document.querySelectorAll('#try .option, #curl .option')]"
+    shown = phone.evaluate(f"{lines}.map((one) => one.textContent)")
+    assert {"--topic", "--payload", "-H"} <= {*shown}
+    assert ".venv/bin/rest-bridge where rest-bridge is not in the PATH" in phone.text("section:has(#try)")
+    assert phone.evaluate("document.querySelector('nav [aria-current=true]').textContent") == "Runs"
+    for width in range(360, 440, 4):
+        phone.size(width, 640)
+        assert phone.evaluate(f"{lines}.every((one) => one.getClientRects().length === 1)"), width
+        assert phone.fits()
+    assert " --topic orders/7 --payload '{" in phone.evaluate("document.getElementById('try').textContent")
+
+
+@pytest.mark.chromium
+def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
+    dead = client_route("http://127.0.0.1:9", name="Dead").replace("orders/+", "dead/+")
+    signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
+    guarded = server_route("Guarded").replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
+    routes = client_route(target.url) + dead + signed + guarded.replace("/hook", "/guarded")
+    with bridging(embedded_broker.hosting, routes) as (host, admin, client):
+        page.open(url(admin))
+        assert page.evaluate("document.querySelector('[data-problems]').hidden")
+        client.publish("orders/7", b"{}")
+        client.publish("dead/7", b"{}")
+        for path in ("/hook", "/guarded", "/hok"):
+            headers = {"X-Hub-Signature-256": "sha256=00", "Authorization": "Bearer wrong"}
+            assert asking.ask(host.http_port, path, b"{}", **headers).status >= 400
+        codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
+        page.wait(f"{codes}.every((code) => {PROBLEMS}.includes(code))")
+        (unsigned,) = [run for run in runs(admin) if run["code"] == "invalid_signature"]
+        assert "its caller has to mend" in admin.text(f"/runs/{unsigned['id']}")
+        page.size(360, 640)
+        assert page.fits()
+        assert page.errors == []
 
 
 @pytest.mark.chromium
 def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
-    target: Recorder, page: Page, tmp_path: Path
+    target: Recorder, phone: Page, tmp_path: Path
 ) -> None:
     target.answer = lambda _: (200, b"{}")
-    lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
-    with hosting(lossless, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
-        client = host.client("done/#")
-        page.size(360, 640)
-        page.open(url(host))
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "spool": str(tmp_path / "spool.db")}
+    with embedded_broker.hosting(client_route(target.url, more=LOSSLESS), **settings) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        phone.open(url(admin))
         with full_disk():
-            client.publish("orders/1", b"1" * 10_000)
-            client.message()
-            cause = "could not be written to the spool"
-            page.wait(f"document.querySelector('[data-problems]').innerText.includes({cause!r})")
+            failed(client, "orders/1", b"1" * 10_000)
+            phone.wait(f"{PROBLEMS}.includes('could not be written to the spool')")
             refuses = "The spool refuses messages"  # said of the broker within a second
-            page.wait(f"document.querySelector('[data-trouble]').innerText.includes({refuses!r})")
-            assert page.text("[data-cell=error]") == "overloaded", "the reason is there already"
+            phone.wait(f"document.querySelector('[data-trouble]').innerText.includes({refuses!r})")
+            assert phone.text("[data-cell=error]") == "overloaded", "the reason is there already"
         host.wait(tidy(host))
-        click(page, "[data-problems] .actions a", "1111111111")
-        assert "Nothing was sent" in page.text("main")
-        click(page, "form button", "Sent again as")
+        click(phone, FIRST_PROBLEM, "1111111111")
+        assert "Nothing was sent" in phone.text("main")
+        click(phone, "form button", "Sent again as")
         assert client.message() == ("done/1", b"{}")
-        (again,) = [run for run in runs(admin_with_token(host)) if run["retry_of"]]
-        eventually(lambda: outcome(admin_with_token(host), again["id"]) == "succeeded")
-        assert page.errors == []
 
 
 @pytest.mark.chromium
-def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(page: Page) -> None:
-    with recording() as gone:
-        port = gone.port
-    routes = client_route(f"http://127.0.0.1:{port}", config="WITH RETRIES 0")
-    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        page.size(360, 640)
-        page.open(url(host))
-        client.publish("orders/1", b"2222222222")
-        client.message()
-        page.wait("document.querySelector('[data-problems]').innerText.includes('refused the connection')")
-        with recording(port) as target:
-            click(page, "[data-problems] .actions a", "2222222222")
-            click(page, "form button", "Sent again as")
-            client.message()
-            assert [seen.body for seen in target.take_all()] == [b"2222222222"]
-
-
-@pytest.mark.chromium
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_tries_have_ended(
-    target: Recorder, page: Page, hosting: Hosting
+    target: Recorder, phone: Page, hosting: Hosting
 ) -> None:
     gate, numbers = Gate(), itertools.count()
     later = gate.before(lambda _: (503, b"closed today"))
     target.answer = lambda seen: later(seen) if next(numbers) else (503, b"closed today")
-    with hosting(client_route(target.url, config="WITH RETRIES 1"), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        page.size(360, 640)
-        page.open(url(host))
+    with bridging(hosting, client_route(target.url, config="WITH RETRIES 1")) as (_, admin, client):
+        phone.open(url(admin))
         client.publish("orders/1", b"4444444444")
-        page.wait("document.querySelector('[data-problems]').innerText.includes('trying again')")
+        phone.wait(f"{PROBLEMS}.includes('trying again')")
         assert gate.entered.get(timeout=SECONDS).body == b"4444444444", "the second try, which has not ended"
-        shown = page.text("[data-problems]")
+        shown = phone.text("[data-problems]")
         for part in ("503 http_status", target.url, "The server answered 503", "Orders", "1 ×"):
             assert part in shown
-        assert page.fits()
-        click(page, "[data-problems] .actions a", "another one follows")
-        assert page.fits()
+        assert phone.fits()
+        click(phone, FIRST_PROBLEM, "another one follows")
         gate.open.set()
         client.message()
-        page.wait("document.querySelector('main')?.innerText.includes('4444444444')")
-        assert "closed today" in page.text("main")
+        phone.wait("document.querySelector('main')?.innerText.includes('4444444444')")
+        assert "closed today" in phone.text("main")
         target.answer = lambda _: (200, b"{}")
-        click(page, "form button", "Sent again as")
+        click(phone, "form button", "Sent again as")
         client.message()
-        click(page, "[role=status] a", "succeeded")
-        assert page.errors == []
+        click(phone, "[role=status] a", "succeeded")
 
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_request_that_was_not_served_is_published_again_in_three_clicks(
-    page: Page, scripts: bool, hosting: Hosting
+    phone: Page, scripts: bool, hosting: Hosting
 ) -> None:
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("asked/#")
+    with bridging(hosting, ASKS, "asked/#") as (host, admin, client):
         if not scripts:
-            page.disable_scripts()
-        page.size(360, 640)
+            phone.disable_scripts()
         status, name = ask(host, body=b"3333333333")
         assert (status, client.message()) == (504, ("asked/7", b"3333333333"))
-        kept(admin_with_token(host), name)
-        eventually(lambda: admin_with_token(host).get("/api/problems").json["problems"])
-        page.open(url(host))
-        assert "504 reply_timeout" in page.text("[data-problems]")
-        assert "replies on REPLY_TOPIC" in page.text("[data-problems] .hint"), "the hint is for the operator"
-        assert page.fits()
-        click(page, "[data-problems] .actions a", "3333333333")
-        assert page.fits()
-        click(page, "form button", "Sent again as")
+        kept(admin, name)
+        eventually(admin.problems)
+        phone.open(url(admin))
+        assert "504 reply_timeout" in phone.text("[data-problems]")
+        assert "replies on REPLY_TOPIC" in phone.text("[data-problems] .hint"), "the hint is for the operator"
+        click(phone, FIRST_PROBLEM, "3333333333")
+        click(phone, "form button", "Sent again as")
         assert client.message() == ("asked/7", b"3333333333")
-        click(page, "[role=status] a", "succeeded")
-        assert page.errors == []
+        click(phone, "[role=status] a", "succeeded")
 
 
 @pytest.mark.chromium
-def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(page: Page, tmp_path: Path) -> None:
+def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(phone: Page, tmp_path: Path) -> None:
     dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0")
-    more = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
-    kept = client_route("http://127.0.0.1:9", name="Kept", more=more).replace("orders/+", "kept/+")
-    with hosting(dead + kept, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
-        client = host.client("done/#")
-        client.publish("orders/1", b"3333333333")
-        client.message()
+    lossless = client_route("http://127.0.0.1:9", name="Kept", more=LOSSLESS).replace("orders/+", "kept/+")
+    spool = str(tmp_path / "spool.db")
+    with bridging(embedded_broker.hosting, dead + lossless, spool=spool) as (_, admin, client):
+        failed(client, "orders/1", b"3333333333")
         client.publish("kept/1", b"{}")
-        page.size(360, 640)
-        page.open(url(host))
-        page.wait("document.querySelector('[data-problems]').innerText.includes('Kept')")
-        assert "`" not in page.text("[data-problems]")
-        assert "trying 1 of the 2 messages again" in page.text("[data-problems]")
-        click(page, "[data-problems] .actions a", "3333333333")
-        assert page.errors == []
+        phone.open(url(admin))
+        phone.wait(f"{PROBLEMS}.includes('Kept')")
+        assert "`" not in phone.text("[data-problems]")
+        assert "trying 1 of the 2 messages again" in phone.text("[data-problems]")
+        click(phone, FIRST_PROBLEM, "3333333333")
 
 
 @pytest.mark.chromium
-def test_numbers_of_a_route_with_an_error_stay_on_one_line(page: Page) -> None:
-    with hosting(client_route("http://127.0.0.1:9", config="WITH RETRIES 0"), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        client.publish("orders/1", b"{}")
-        client.message()
-        page.open(url(host))
-        page.wait("document.querySelector('[data-cell=error]').innerText.includes('refused the connection')")
-        for width, cell in itertools.product((360, 800), ("rate", "failed")):
-            page.size(width, 640)
-            shown = f"document.querySelector('[data-cell={cell}]')"
-            page.evaluate(f"{shown}.textContent = '88.8'")
-            assert page.evaluate(f"{shown}.clientHeight") < 40, cell
-            assert page.evaluate(f"{shown}.clientWidth") >= 0.15 * (width - 32), cell
+def test_numbers_of_a_route_with_an_error_stay_on_one_line(refused: tuple[Admin, Client], page: Page) -> None:
+    admin, client = refused
+    failed(client)
+    page.open(url(admin))
+    page.wait("document.querySelector('[data-cell=error]').innerText.includes('the server answered 422')")
+    for width, cell in itertools.product((360, 800), ("rate", "failed")):
+        page.size(width, 640)
+        shown = f"document.querySelector('[data-cell={cell}]')"
+        page.evaluate(f"{shown}.textContent = '88.8'")
+        assert page.evaluate(f"{shown}.clientHeight") < 40, cell
+        assert page.evaluate(f"{shown}.clientWidth") >= 0.15 * (width - 32), cell
 
 
 @pytest.mark.chromium
 def test_the_page_of_a_failure_says_what_the_server_said_and_then_how_its_retry_ends(
-    target: Recorder, page: Page
+    target: Recorder, refused: tuple[Admin, Client], phone: Page
 ) -> None:
     target.answer = lambda _: (422, b'{"error":\n  "no such tank"}')
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        client, gate = host.client("done/#"), Gate()
-        client.publish("orders/1", b"{}")
-        client.message()
-        page.size(360, 640)
-        page.open(url(host))
-        click(page, "[data-problems] .actions a", ": no such tank")
-        target.answer = gate.before(lambda _: (200, b"{}"))
-        click(page, "form button", "which has not ended")
-        assert page.text("form button") == "Retry once more"
-        gate.open.set()
-        page.wait("document.querySelector('main > [role=status] .outcome')?.innerText === 'succeeded'")
-        assert page.fits()
-        assert page.errors == []
+    admin, client = refused
+    failed(client)
+    phone.open(url(admin))
+    click(phone, FIRST_PROBLEM, ": no such tank")
+    gate = Gate()
+    target.answer = gate.before(lambda _: (200, b"{}"))
+    click(phone, "form button", "which has not ended")
+    assert phone.text("form button") == "Retry once more"
+    gate.open.set()
+    phone.wait("document.querySelector('main > [role=status] .outcome')?.innerText === 'succeeded'")
+    assert phone.fits()
 
 
 @pytest.mark.parametrize(("status", "is_taken"), [(200, True), (422, False)])
@@ -302,50 +266,41 @@ def test_the_page_of_a_failure_says_if_a_retry_repeats_what_the_server_took(
     target: Recorder, status: int, is_taken: bool
 ) -> None:
     target.answer = lambda _: (status, b"{}")
-    with hosting(
-        client_route(target.url, event="WITH PAYLOAD '{response.json.id}'"), admin_port=0, admin_token=TOKEN
-    ) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/1", b"{}")
-        name = json.loads(client.message()[1])["id"]
-        assert ("a retry sends it once more" in admin.get(f"/runs/{name}").text) is is_taken
-        assert ">Retry 1 with " in admin.get("/routes/Orders").text
+    route = client_route(target.url, event="WITH PAYLOAD '{response.json.id}'")
+    with bridging(embedded_broker.hosting, route) as (_, admin, client):
+        assert ("a retry sends it once more" in admin.text(f"/runs/{failed(client)}")) is is_taken
+        assert ">Retry 1 with " in admin.text("/routes/Orders")
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(
     target: Recorder, hosting: Hosting
 ) -> None:
     target.answer = lambda _: (503, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
         client.publish("orders/1", b"{}")
-        eventually(lambda: 'data-outcome="retrying"' in admin.get("/routes/Orders").text)
-        page = admin.get("/routes/Orders").text
+        eventually(lambda: 'data-outcome="retrying"' in admin.text("/routes/Orders"))
+        page = admin.text("/routes/Orders")
         name = page.partition('data-run="')[2].partition('"')[0]
         assert ">Retry " not in page
-        assert "another one follows" in admin.get(f"/runs/{name}").text
+        assert "another one follows" in admin.text(f"/runs/{name}")
         assert "still being retried" in admin.get(f"/api/runs/{name}").json["error"]["message"]
         target.answer = lambda _: (200, b"")
         client.message()
         eventually(lambda: outcome(admin, name) == "succeeded")
-        assert 'data-outcome="retrying"' not in admin.get("/routes/Orders").text + admin.get(f"/runs/{name}").text
+        assert 'data-outcome="retrying"' not in admin.text("/routes/Orders") + admin.text(f"/runs/{name}")
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("hosting", DOORS)
 def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
     target: Recorder, page: Page, hosting: Hosting
 ) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
         for number in range(5):
-            client.publish(f"orders/{number}", b"{}")
-        client.messages(5)
+            failed(client, f"orders/{number}")
         target.answer = lambda _: (200, b"{}")
-        page.open(url(host))
+        page.open(url(admin))
         page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
-        click(page, "[data-problems] .actions a", "Retry all 5 with http_status")
+        click(page, FIRST_PROBLEM, "Retry all 5 with http_status")
         assert not page.evaluate("document.querySelector('.ask form').checkVisibility()"), "it asks first"
         page.evaluate("document.querySelector('.ask summary').click()")
         assert page.text(".ask form span") == "Send 5 messages of route Orders that failed with http_status again?"
@@ -356,10 +311,10 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         click(page, ".filters button", "orders/4")
         assert page.evaluate("document.querySelectorAll('[data-outcome=succeeded]').length") == 0
         assert "sent again as" in page.evaluate("document.querySelector('[data-run]').textContent")
-        status, answer = post(admin_with_token(host), "/retry", b"route=Orders&code=http_status")
+        status, answer = post(admin, "/retry", b"route=Orders&code=http_status")
         assert (status, answer) == (303, "/routes/Orders?started=0&refused=0")
-        assert post(admin_with_token(host), "/retry", b"route=Orders")[0] == 400
-        assert post(admin_with_token(host), "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
+        assert post(admin, "/retry", b"route=Orders")[0] == 400
+        assert post(admin, "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
         assert page.errors == []
 
 
@@ -371,12 +326,10 @@ def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_thei
     routes = client_route(
         target.url, event='WITH ERROR_TOPIC "errors/of/the/second/hall/line/seven/and/others"'
     ).replace('"orders/+"', '"orders/#"') + server_route("Orders-of-the-second-hall-and-all-the-others")
-    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("errors/#")
-        client.publish(topic, b'{"a": {"b": 1}}')
-        client.message()
+    with bridging(embedded_broker.hosting, routes, "errors/#") as (_, admin, client):
+        failed(client, topic, b'{"a": {"b": 1}}')
         page.size(360, 640)
-        page.open(url(host, "/routes/Orders"))
+        page.open(url(admin, "/routes/Orders"))
         headings = page.evaluate("[...document.querySelectorAll('h2')].map((one) => one.innerText).join()")
         assert headings == "Runs,Numbers,Definition"
         assert page.text("[data-numbers] dt:last-of-type") == "Connection"
@@ -387,7 +340,7 @@ def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_thei
         client.publish("orders/2", b"{}")
         page.wait("document.querySelector('[data-numbers] [data-cell=succeeded]')?.innerText === '1'")
         page.size(1280, 800)
-        page.open(url(host, "/flow"))
+        page.open(url(admin, "/flow"))
         assert page.evaluate("document.querySelectorAll('.drawing .box').length") > 5
         for name in ("text", "[data-rate]"):
             outside = f"""[...document.querySelectorAll('.drawing .box')].filter((box) => {{
@@ -399,31 +352,31 @@ def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_thei
 
 
 @pytest.mark.chromium
-def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(target: Recorder, page: Page) -> None:
-    with hosting(client_route(target.url, config="WITH RETRIES 0"), admin_port=0, admin_token=TOKEN) as host:
-        client = host.client("done/#")
-        page.open(url(host))
-        client.publish("orders/1", b"{}")
-        page.wait("document.querySelectorAll('[data-problems] li').length === 1")
-        page.evaluate("link = document.querySelector('[data-problems] .actions a'); link.focus()")
-        target.answer = lambda _: (503, b"")
-        for _ in range(3):
-            client.publish("orders/2", b"{}")
-        client.messages(4)
-        page.wait("document.querySelector('[data-cell=failed]').innerText === '4'")
-        assert page.evaluate("document.querySelectorAll('[data-problems] li').length") == 1
-        assert page.evaluate("document.activeElement === link")
-        page.evaluate("link.blur()")
-        page.wait("document.querySelectorAll('[data-problems] li').length === 2")
-        assert page.errors == []
+def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(
+    target: Recorder, refused: tuple[Admin, Client], page: Page
+) -> None:
+    admin, client = refused
+    page.open(url(admin))
+    failed(client)
+    page.wait("document.querySelectorAll('[data-problems] li').length === 1")
+    page.evaluate(f"link = document.querySelector('{FIRST_PROBLEM}'); link.focus()")
+    target.answer = lambda _: (503, b"")
+    for _ in range(3):
+        failed(client)
+    page.wait("document.querySelector('[data-cell=failed]').innerText === '4'")
+    assert page.evaluate("document.querySelectorAll('[data-problems] li').length") == 1
+    assert page.evaluate("document.activeElement === link")
+    page.evaluate("link.blur()")
+    page.wait("document.querySelectorAll('[data-problems] li').length === 2")
+    assert page.errors == []
 
 
 @pytest.mark.chromium
 def test_the_slash_key_searches_routes_and_opens_the_groups_that_have_them(page: Page) -> None:
     names = [f"Gate{number}" for number in range(30)] + [f"Lamp{number}" for number in range(15)]
     routes = "".join(server_route(name).replace("/hook", f"/{name}") for name in names)
-    with hosting(routes, admin_port=0) as host:
-        page.open(f"http://127.0.0.1:{admin_of(host).port}/")
+    with bridging(embedded_broker.hosting, routes) as (_, admin, _):
+        page.open(url(admin))
         shown = "[...document.querySelectorAll('[data-route]')].filter((row) => row.checkVisibility()).length"
         assert page.evaluate(shown) == 0, "all are folded"
         for key in "/lamp1":
@@ -449,34 +402,21 @@ def test_without_routes_the_page_shows_the_folder_a_first_route_and_the_library(
         host.stop()
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder, hosting: Hosting) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", HOSTILE.encode())
-        client.message()
-        client.publish("orders/8", json.dumps({HOSTILE: {HOSTILE: [HOSTILE]}}).encode())
-        client.message()
-        run, *_ = runs(admin)
-        for path in [f"/runs/{one['id']}" for one in runs(admin)]:
-            page = admin.get(path).text
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
+        tree = json.dumps({HOSTILE: {HOSTILE: [HOSTILE]}}).encode()
+        for payload, trees in ((HOSTILE.encode(), 0), (tree, 2)):
+            name = failed(client, payload=payload)
+            page = admin.text(f"/runs/{name}")
             assert "<img" not in page
-            assert page.count("<script") == 2
-            assert page.count('class="json"') == (2 if "{ 1 member }" in page else 0)
-        connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=10)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        connection.request("POST", f"/runs/{run['id']}%0d%0aX-Evil:1/retry", headers=headers)
-        answer = connection.getresponse()
-        assert answer.read() is not None
-        assert "X-Evil" not in answer.headers
-        connection.close()
+            assert (page.count("<script"), page.count('class="json"')) == (2, trees)
+        forged = asking.ask(admin.port, f"/runs/{name}%0d%0aX-Evil:1/retry", b"", Authorization=f"Bearer {TOKEN}")
+        assert "X-Evil" not in forged.headers
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_every_kind_of_run_has_a_page(target: Recorder, hosting: Hosting) -> None:
     conditional = client_route(target.url, event="WITH WHEN '{value.json.level} >= 3'")
-    with hosting(conditional + server_route(), admin_port=0, max_message_bytes=100) as host:
-        admin, client = admin_of(host), host.client("done/#")
+    with bridging(hosting, conditional + server_route(), max_message_bytes=100) as (host, admin, client):
         for payload in (b'{"level": 1}', b'{"level": 3}', bytes(101)):
             client.publish("orders/7", payload)
         client.messages(2)
@@ -489,8 +429,7 @@ def test_every_kind_of_run_has_a_page(target: Recorder, hosting: Hosting) -> Non
         outcomes = ["succeeded", "succeeded", "failed", "refused", "skipped"]
         assert sorted(run["outcome"] for run in found) == sorted(outcomes)
         for run in found:
-            page = admin.get(f"/runs/{run['id']}")
-            assert page.status == 200, run
-            assert f'data-outcome="{run["outcome"]}"' in page.text
+            page = admin.text(f"/runs/{run['id']}")
+            assert f'data-outcome="{run["outcome"]}"' in page
             tree = '<span class="name">&#34;level&#34;:</span> <span class="number">'
-            assert (tree in page.text) == (run["topic"] == "orders/7" and run["code"] == "http_status"), run
+            assert (tree in page) == (run["topic"] == "orders/7" and run["code"] == "http_status"), run

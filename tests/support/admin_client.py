@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.asking import Answered, ask
-from tests.support.doors import Client, Host
+from tests.support.doors import Client, Host, Hosting
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
@@ -109,6 +109,31 @@ class Admin:
         """Wait until a metric has a value."""
         eventually(lambda: self.value(name, **labels) == wanted, pause_seconds=0.02)  # a look parses all metrics
 
+    def text(self, path: str) -> str:
+        """Return what is at a path, as text."""
+        answer = self.get(path)
+        assert answer.status == 200, answer.text
+        return answer.text
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Return a run with its message, request and response; without members if it is not known."""
+        answer = self.get(f"/api/runs/{name}")
+        found = answer.json if answer.status == 200 else {}
+        assert isinstance(found, dict)
+        return found
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return the problems."""
+        problems = self.get("/api/problems").json["problems"]
+        assert isinstance(problems, list)
+        return problems
+
+    def status(self, route: str) -> dict[str, Any]:
+        """Return the status of a route."""
+        (status,) = [one for one in self.get("/api/routes").json["routes"] if one["name"] == route]
+        assert isinstance(status, dict)
+        return status
+
     def calls(self, route: str) -> list[dict[str, Any]]:
         """Return the last calls of a route."""
         calls = self.get(f"/api/routes/{route}/calls").json["calls"]
@@ -121,6 +146,27 @@ def admin_of(host: Host) -> Admin:
     port = host.admin_port
     assert port is not None
     return Admin(port)
+
+
+class Bridge(NamedTuple):
+    """A bridge, its admin port asked with the token, and a client of what the route of `client_route` publishes."""
+
+    host: Host
+    admin: Admin
+    client: Client
+
+
+@contextmanager
+def bridging(hosting: Hosting, routes: str, *filters: str, **settings: Any) -> Iterator[Bridge]:
+    """Run a bridge with an admin port and its token until the block ends; the client subscribes `filters`."""
+    with hosting(routes, **{"admin_port": 0, "admin_token": TOKEN, **settings}) as host:
+        yield Bridge(host, admin_with_token(host), host.client(*(filters or ("done/#",))))
+
+
+def failed(client: Client, topic: str = "orders/7", payload: bytes = b"1") -> str:
+    """Publish a message whose call fails, and return the id of its run."""
+    client.publish(topic, payload)
+    return str(json.loads(client.message()[1])["id"])
 
 
 def client_route(url: str, *, name: str = "Orders", event: str = "", config: str = "", more: str = "") -> str:
@@ -165,8 +211,7 @@ def runs(admin: Admin, query: str = "") -> list[dict[str, Any]]:
 
 def outcome(admin: Admin, run: str) -> str | None:
     """Return the outcome of a run, None while it is not known."""
-    answer = admin.get(f"/api/runs/{run}")
-    return None if answer.status != 200 else str(answer.json["outcome"])
+    return admin.run(run).get("outcome")
 
 
 def refusing_with_reason(seen: Seen) -> tuple[int, bytes]:
