@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import http.client
-import json
 import re
 import threading
 import time
@@ -16,7 +15,6 @@ from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.lot.model import AuthScheme, HttpRequest, Method, RestApiConfig
 from tests.http.clients import Client
 from tests.http.servers import LIGHTTPD, serving
-from tests.support.embedded_broker import hosting
 from tests.support.http_target import Peer, Target, reply
 
 CHALLENGE = 'WWW-Authenticate: Digest realm="{realm}", qop="auth", algorithm=SHA-256, nonce="{nonce}"{more}'
@@ -168,18 +166,11 @@ auth.require = (
 """
 
 
-@contextlib.contextmanager
-def lighttpd(folder: Path) -> Iterator[int]:
-    for name, text in {"users": "me:word\n", "md5": "weak", "sha": "strong"}.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    with serving(folder, CONFIGURATION, LIGHTTPD, "-D", "-f", "{file}") as port:
-        yield port
-
-
 @pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
 @pytest.mark.parametrize("path", ["/sha", "/md5"])
 def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp_path: Path, path: str) -> None:
     challenges = list[str | None]()
+    (tmp_path / path[1:]).write_text("a file")
 
     def older(peer: Peer) -> None:
         """Pass on requests and answers; the first nonce begins with another time, which is all that it has to say."""
@@ -195,28 +186,8 @@ def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp
                 heads = [] if given is None else [f"WWW-Authenticate: {given}"]
                 peer.send(reply(answer.read(), f"{answer.status} {answer.reason}", *heads))
 
-    with lighttpd(tmp_path) as port, Target(older) as target:
+    (tmp_path / "users").write_text("me:word\n")
+    with serving(tmp_path, CONFIGURATION, LIGHTTPD, "-D", "-f", "{file}") as port, Target(older) as target:
         assert send(target.port, (GET, path), (GET, path)) == [200, 200]
+        assert send(port, (GET, path), password="wrong") == [401]
     assert [one and "stale=true" in one for one in challenges] == [False, True, None, None]
-
-
-@pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
-def test_files_behind_the_digest_of_lighttpd_are_read_by_messages(tmp_path: Path) -> None:
-    with lighttpd(tmp_path) as port:
-        text = f"""
-            DEFINE ROUTE R WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
-                WITH AUTH_SCHEME "digest" WITH USERNAME "me" WITH PASSWORD "word"
-            ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "GET" WITH ENDPOINT "/{{topic.2}}?x={{payload}}"
-                WITH DESTINATION_TOPIC "out"
-        """
-        with hosting(text.lstrip()) as host:
-            client = host.client("out")
-            for name, content in [("sha", b"strong"), ("md5", b"weak"), ("sha", b"strong")]:
-                client.publish(f"in/{name}", b"a b")
-                assert client.messages(1) == [("out", content)]
-            client.publish("in/none", b"")
-            ((_, failure),) = client.messages(1)
-            assert json.loads(failure)["status"] == 404
-        assert send(port, (GET, "/sha"), password="wrong") == [401]
-        assert send(port, (GET, "/sha")) == [200]

@@ -10,105 +10,105 @@ import pytest
 
 from amqtt_rest_bridge.http.server import PortLimits
 from amqtt_rest_bridge.lot.model import Publication
-from tests.support.http_ports import PATIENCE, Raw, certificate, error_code_of, get, hook_route, post, served
+from tests.support.http_ports import PATIENCE, Raw, Served, certificate, error_code_of, get, hook_route, post, served
 from tests.support.waiting import eventually
 
 HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
 
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+INVALID = {
+    "length and chunks": HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
+    "length and no coding": HEAD + b"Transfer-Encoding: \r\nContent-Length: 1\r\n\r\na",
+    "two lengths": HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "the same length twice": HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
+    "negative length": HEAD + b"Content-Length: -1\r\n\r\n",
+    "negative length that overflows": HEAD + b"Content-Length: -123456789123456789123456789\r\n\r\n",
+    "length in letters": HEAD + b"Content-Length: abc\r\n\r\n",
+    "length with a sign": HEAD + b"Content-Length: +1\r\n\r\na",
+    "hexadecimal length": HEAD + b"Content-Length: 0x1\r\n\r\na",
+    "empty length": HEAD + b"Content-Length:\r\n\r\n",
+    "absurd length": HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "smuggled coding": HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n",
+    "list of codings": HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
+    "chunked twice": HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "two transfer codings": HEAD + b"Transfer-Encoding: chunked\r\nTRANSFER-ENCODING: chunked\r\n\r\n0\r\n\r\n",
+    "chunks in 1.0": b"POST /hook HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunk size no number": CHUNKED + b"xyz\r\n",
+    "negative chunk": CHUNKED + b"-1\r\n",
+    "chunk too long": CHUNKED + b"1\r\nabc",
+    "chunk extension": CHUNKED + b"1;=\"\x00\r\na",
+    "endless size line": CHUNKED + b"5;" + b"a" * 20_000,
+    "endless trailer": CHUNKED + b"0\r\nX: " + b"a" * 20_000,
+    "no host": b"POST /hook HTTP/1.1\r\nContent-Length: 1\r\n\r\na",
+    "two hosts": HEAD + b"Host: other\r\nContent-Length: 1\r\n\r\na",
+    "two hosts in one": b"POST /hook HTTP/1.1\r\nHost: a,b\r\n\r\n",
+    "two hosts in 1.0": b"POST /hook HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n",
+    "brackets in a name": HEAD + b"X-Invalid[]: test\r\n\r\n",
+    "space before a colon": HEAD + b"X : y\r\nContent-Length: 1\r\n\r\na",
+    "NUL in a header": HEAD + b"X: a\x00b\r\n\r\n",
+    "bell in a header": HEAD + b"X: a\x07\r\n\r\n",
+    "bare line feed": HEAD + b"X: a\nY: b\r\n\r\n",
+    "bare carriage return": HEAD + b"X: a\rY: b\r\n\r\n",
+    "carriage return before a name": HEAD + b"\rX: a\r\n\r\n",
+    "folded first line": b"POST /hook HTTP/1.1\r\n folded\r\n\r\n",
+    "folded header": HEAD + b"X: a\r\n b\r\n\r\n",
+    "header folded with a tab": HEAD + b"X: a\r\n\tb\r\n\r\n",
+    "folded length": HEAD + b"Content-Length: 1\r\n 0\r\n\r\na",
+    "HTTP/0.9": b"POST /hook\r\n\r\n",
+    "no version": b"GET / \r\n\r\n",
+    "HTTP/2": b"POST /hook HTTP/2.0\r\nHost: x\r\n\r\n",
+    "HTTP/9.9": b"POST /hook HTTP/9.9\r\nHost: x\r\n\r\n",
+    "method in lower case": b"post /hook HTTP/1.1\r\nHost: x\r\n\r\n",
+    "words before the method": b"Extra line" + HEAD + b"\r\n",
+    "space in the path": b"POST /ho ok HTTP/1.1\r\nHost: x\r\n\r\n",
+    "NUL in the path": b"POST /hook\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "control in the path": b"POST /hook\x1b[0m HTTP/1.1\r\nHost: x\r\n\r\n",
+    "encoded control": b"POST /hook%0a HTTP/1.1\r\nHost: x\r\n\r\n",
+    "broken address": b"POST http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no request at all": b"GARBAGE\r\n\r\n",
+    "TLS to a plain port": b"\x16\x03\x01\x02\x00\r\n\r\n",
+    **{f"host {host!r}": b"POST /hook HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+       for host in (b"a b", b"bob@x", b"x/y", b"x?y", b"x#y", b"x:80:80", b"x:y", b"[::1", b"\xc3\xa9")},
+    **{f"target {target!r}": b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+       for target in (b"http://bob@x/hook", b"http://bob:pw@x/hook", b"https://@x/hook", b"http://x@y:1/hook")},
+    **{f"{lead!r} before it": lead + HEAD + b"Content-Length: 1\r\n\r\na"
+       for lead in (b" ", b"\t", b"\x0b", b"\x0c", b"\r\n ", b"\r\n\r\n\t")},
+    **{f"{tail!r} behind the request line": HEAD.replace(b"\r", tail + b"\r", 1) + b"Content-Length: 1\r\n\r\na"
+       for tail in (b" ", b"\t", b"\x0b")},
+}  # fmt: skip  # a table reads best as a table
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
-        pytest.param(HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "invalid_request",
-                     id="length and chunks"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n", 400, "invalid_request",
-                     id="chunks and length"),
-        pytest.param(HEAD + b"Transfer-Encoding: \r\nContent-Length: 1\r\n\r\na", 400, "invalid_request",
-                     id="length and no coding"),
-        pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400, "invalid_request",
-                     id="two lengths"),
-        pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "invalid_request",
-                     id="the same length twice"),
-        pytest.param(HEAD + b"Content-Length: -1\r\n\r\n", 400, "invalid_request", id="negative length"),
-        pytest.param(HEAD + b"Content-Length: +1\r\n\r\na", 400, "invalid_request", id="length with a sign"),
-        pytest.param(HEAD + b"Content-Length: 0x1\r\n\r\na", 400, "invalid_request", id="hexadecimal length"),
-        pytest.param(HEAD + b"Content-Length:\r\n\r\n", 400, "invalid_request", id="empty length"),
-        pytest.param(HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", 400, "invalid_request",
-                     id="absurd length"),
-        pytest.param(HEAD + b"Content-Length: 99999999999\r\n\r\n", 413, "payload_too_large", id="announced too large"),
-        pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 501, "not_implemented", id="unknown transfer coding"),
-        pytest.param(HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n", 400, "invalid_request", id="smuggled coding"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n", 400, "invalid_request",
-                     id="list of codings"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400, "invalid_request",
-                     id="chunked twice"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\nTRANSFER-ENCODING: chunked\r\n\r\n0\r\n\r\n", 400,
-                     "invalid_request", id="two transfer codings"),
-        pytest.param(b"POST /hook HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "invalid_request",
-                     id="chunks in 1.0"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400, "invalid_request",
-                     id="chunk size no number"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "invalid_request", id="negative chunk"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc", 400, "invalid_request", id="chunk too long"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;=\"\x00\r\na", 400, "invalid_request",
-                     id="chunk extension"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n" + b"x" * 2000, 413, "payload_too_large",
-                     id="chunk over the limit"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", 413, "payload_too_large",
-                     id="announced chunk over the limit"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n" + b"f" * 9000 + b"\r\n", 413,
-                     "payload_too_large", id="absurd chunk size"),
+        *(pytest.param(data, 400, "invalid_request", id=name) for name, data in INVALID.items()),
+        pytest.param(HEAD + b"Content-Length: 99999999999\r\n\r\n", 413, "payload_too_large", id="too large"),
+        pytest.param(CHUNKED + b"ffffffffff\r\n" + b"x" * 2000, 413, "payload_too_large", id="chunk too large"),
+        pytest.param(CHUNKED + b"ffffffffffffffff\r\n", 413, "payload_too_large", id="announced chunk too large"),
+        pytest.param(CHUNKED + b"1\r\na\r\n" + b"f" * 9000 + b"\r\n", 413, "payload_too_large",
+                     id="absurd chunk size"),
         pytest.param(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\na", 415, "unsupported_media_type",
                      id="encoded"),
         pytest.param(HEAD + b"X: " + b"a" * 70_000 + b"\r\n\r\n", 431, "headers_too_large", id="header too long"),
         pytest.param(HEAD + b"X: a\r\n" * 12_000 + b"\r\n", 431, "headers_too_large", id="too many headers"),
         pytest.param(b"GET /" + b"a" * 70_000, 431, "headers_too_large", id="endless request line"),
-        pytest.param(b"POST /hook HTTP/1.1\r\nContent-Length: 1\r\n\r\na", 400, "invalid_request", id="no host"),
-        pytest.param(HEAD + b"Host: other\r\nContent-Length: 1\r\n\r\na", 400, "invalid_request", id="two hosts"),
-        pytest.param(HEAD + b"X : y\r\nContent-Length: 1\r\n\r\na", 400, "invalid_request", id="space before a colon"),
-        pytest.param(HEAD + b"X: a\x00b\r\n\r\n", 400, "invalid_request", id="NUL in a header"),
-        pytest.param(HEAD + b"X: a\nY: b\r\n\r\n", 400, "invalid_request", id="bare line feed"),
-        pytest.param(HEAD + b"X: a\rY: b\r\n\r\n", 400, "invalid_request", id="bare carriage return"),
-        pytest.param(b"POST /hook HTTP/1.1\r\n folded\r\n\r\n", 400, "invalid_request", id="folded first line"),
-        pytest.param(b"POST /hook HTTP/2.0\r\nHost: x\r\n\r\n", 400, "invalid_request", id="HTTP/2"),
-        pytest.param(b"POST /hook HTTP/9.9\r\nHost: x\r\n\r\n", 400, "invalid_request", id="HTTP/9.9"),
-        pytest.param(b"POST /hook HTTP/1.1\r\nHost: a,b\r\n\r\n", 400, "invalid_request", id="two hosts in one"),
-        *(pytest.param(b"POST /hook HTTP/1.1\r\nHost: " + host + b"\r\n\r\n", 400, "invalid_request", id=f"{host!r}")
-          for host in (b"a b", b"bob@x", b"x/y", b"x?y", b"x#y", b"x:80:80", b"x:y", b"[::1", b"\xc3\xa9")),
-        pytest.param(b"POST /hook HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400, "invalid_request",
-                     id="two hosts in 1.0"),
-        pytest.param(HEAD + b"X: a\r\n b\r\n\r\n", 400, "invalid_request", id="folded header"),
-        pytest.param(HEAD + b"X: a\r\n\tb\r\n\r\n", 400, "invalid_request", id="header folded with a tab"),
-        pytest.param(HEAD + b"Content-Length: 1\r\n 0\r\n\r\na", 400, "invalid_request", id="folded length"),
-        pytest.param(b"POST /hook\r\n\r\n", 400, "invalid_request", id="HTTP/0.9"),
-        pytest.param(b"post /hook HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="method in lower case"),
-        pytest.param(b"POST /ho ok HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="space in the path"),
-        pytest.param(b"POST /hook\x00 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="NUL in the path"),
-        pytest.param(b"POST /hook\x1b[0m HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request",
-                     id="control in the path"),
-        pytest.param(b"POST /hook%0a HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="encoded control"),
-        *(pytest.param(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id=f"{target!r}")
-          for target in (b"http://bob@x/hook", b"http://bob:pw@x/hook", b"https://@x/hook", b"http://x@y:1/hook")),
-        pytest.param(b"POST http://[ HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="broken address"),
-        *(pytest.param(lead + HEAD + b"Content-Length: 1\r\n\r\na", 400, "invalid_request", id=f"{lead!r} before it")
-          for lead in (b" ", b"\t", b"\x0b", b"\x0c", b"\r\n ", b"\r\n\r\n\t")),
-        *(pytest.param(HEAD.replace(b"\r", tail + b"\r", 1) + b"Content-Length: 1\r\n\r\na", 400, "invalid_request",
-                       id=f"{tail!r} behind the request line") for tail in (b" ", b"\t", b"\x0b")),
-        pytest.param(b"GARBAGE\r\n\r\n", 400, "invalid_request", id="no request at all"),
-        pytest.param(b"\x16\x03\x01\x02\x00\r\n\r\n", 400, "invalid_request", id="TLS to a plain port"),
+        pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 501, "not_implemented", id="unknown transfer coding"),
     ],
-)  # fmt: skip  # a table reads best as a table
-def test_bad_requests_are_refused_and_publish_nothing(request_bytes: bytes, status: int, code: str) -> None:
-    with served() as hooks:
-        answer = hooks.ask(request_bytes)
-        assert (answer.status, error_code_of(answer)) == (status, code)
-        assert hooks.broker.published == []
-        assert hooks.ask(post()).status == 200  # others go on
+)  # fmt: skip
+def test_bad_requests_are_refused_and_publish_nothing(
+    hooks: Served, request_bytes: bytes, status: int, code: str
+) -> None:
+    answer = hooks.ask(request_bytes)
+    assert (answer.status, error_code_of(answer)) == (status, code)
+    assert hooks.bodies == []
+    assert hooks.ask(post()).status == 200  # others go on
 
 
-def test_empty_lines_before_a_request_line_are_skipped_however_they_come() -> None:
+def test_empty_lines_before_a_request_line_are_skipped_however_they_come(hooks: Served) -> None:
     """RFC 9112 section 2.2: some clients send one behind a body."""
-    with served() as hooks, hooks.connect() as raw:
+    with hooks.connect() as raw:
         assert raw.ask(b"\r\n\r\n" + post()).status == 200
         for byte in b"\r\n":
             raw.send(bytes([byte]))
@@ -117,8 +117,8 @@ def test_empty_lines_before_a_request_line_are_skipped_however_they_come() -> No
         assert (raw.ask(b" " + post()).status, len(hooks.broker.published)) == (400, 2)
 
 
-def test_what_cannot_be_read_ends_the_connection() -> None:
-    with served() as hooks, hooks.connect() as raw:
+def test_what_cannot_be_read_ends_the_connection(hooks: Served) -> None:
+    with hooks.connect() as raw:
         smuggled = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + post(body=b"smuggled")
         answer = raw.ask(smuggled)
         assert (answer.status, answer.headers["Connection"]) == (400, "close")
@@ -146,8 +146,8 @@ def test_a_refusal_has_the_headers_of_the_endpoint() -> None:
         assert hooks.broker.counted == [("Hooks", "payload_too_large")]
 
 
-def test_a_caller_that_goes_on_sending_still_gets_the_refusal() -> None:
-    with served() as hooks, hooks.connect() as raw:
+def test_a_caller_that_goes_on_sending_still_gets_the_refusal(hooks: Served) -> None:
+    with hooks.connect() as raw:
         raw.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
         for _ in range(50):
             raw.send(b"x" * 20_000)

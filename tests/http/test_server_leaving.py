@@ -20,6 +20,9 @@ def reset(raw: Raw) -> None:
     close(raw)
 
 
+leaving = pytest.mark.parametrize("leave", [close, reset])
+
+
 def wait_in_turn(hooks: Served, *bodies: bytes) -> list[Raw]:
     """Connect a caller of the shared reply topic for each body, in this order."""
     callers = []
@@ -29,7 +32,7 @@ def wait_in_turn(hooks: Served, *bodies: bytes) -> list[Raw]:
     return callers
 
 
-@pytest.mark.parametrize("leave", [close, reset])
+@leaving
 def test_a_caller_that_leaves_before_its_turn_loses_it_and_is_not_published(leave: Callable[[Raw], None]) -> None:
     with served() as hooks:
         first, second, third = wait_in_turn(hooks, b"1", b"2", b"3")
@@ -42,7 +45,7 @@ def test_a_caller_that_leaves_before_its_turn_loses_it_and_is_not_published(leav
         assert hooks.bodies == [b"1", b"3"]
 
 
-@pytest.mark.parametrize("leave", [close, reset])
+@leaving
 def test_a_caller_whose_requests_came_at_once_loses_the_turn_of_the_last_one_if_it_leaves(
     leave: Callable[[Raw], None],
 ) -> None:
@@ -58,7 +61,7 @@ def test_a_caller_whose_requests_came_at_once_loses_the_turn_of_the_last_one_if_
         assert hooks.bodies == [b"1", b"hook"]
 
 
-@pytest.mark.parametrize("leave", [close, reset])
+@leaving
 def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_reply_is_not_given_to_the_next(
     leave: Callable[[Raw], None],
 ) -> None:

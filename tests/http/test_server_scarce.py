@@ -66,7 +66,7 @@ with served(limits=PortLimits(connections=1000)) as hooks:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scarce_port() -> Iterator[int]:
     """A port whose process may open 40 files and no more."""
     command = [sys.executable, "-c", OUT_OF_DESCRIPTORS]

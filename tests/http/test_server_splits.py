@@ -45,10 +45,6 @@ def test_a_stream_cut_in_two_anywhere_is_read_like_the_whole() -> None:
         assert outcome_of([STREAM[:at], STREAM[at:]]) == WHOLE, STREAM[:at]
 
 
-def test_a_stream_in_single_bytes_is_read_like_the_whole() -> None:
-    assert outcome_of([STREAM[at : at + 1] for at in range(len(STREAM))]) == WHOLE
-
-
 def test_a_stream_in_single_bytes_is_served_over_a_socket() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -18,14 +18,13 @@ PIECE = bytes(65_536)
 
 
 class Pieces:
-    """A stream of what a test puts into it; b"" ends it."""
+    """A stream of what a test puts into it; b"" ends it. `taken` is how often it was asked."""
 
-    def __init__(self, seconds: float = PATIENCE) -> None:
+    def __init__(self) -> None:
         self.taken = 0
         self.closed = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._wake: Callable[[], None] = lambda: None
-        self._seconds = seconds
         self._pieces: deque[bytes] = deque()
 
     def put(self, *pieces: bytes) -> None:
@@ -37,10 +36,8 @@ class Pieces:
         self._wake = wake
 
     def take(self) -> bytes | float:
-        if not self._pieces:
-            return self._seconds
         self.taken += 1
-        return self._pieces.popleft()
+        return self._pieces.popleft() if self._pieces else PATIENCE
 
     def close(self) -> None:
         self.closed.set()
@@ -54,18 +51,10 @@ class Ticks(Pieces):
         return b"tick " if self.taken % 2 == 0 else 0.01
 
 
-class Asked(Pieces):
-    """A stream that counts how often it was asked."""
-
-    def take(self) -> bytes | float:
-        self.taken += 1
-        return self._pieces.popleft() if self._pieces else self._seconds
-
-
 class Streaming:
     """Answers /stream with a stream, everything else at once."""
 
-    def __init__(self, kind: type[Pieces]) -> None:
+    def __init__(self, kind: type[Pieces] = Pieces) -> None:
         self.streams: deque[Pieces] = deque()
         self._kind = kind
 
@@ -86,18 +75,11 @@ class Port:
         raw = Raw(self.port).send(get("/stream", *headers))
         head = b""
         while b"\r\n\r\n" not in head:
-            head += raw.sock.recv(1)
+            head += raw.exactly(1)
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"Content-Length" not in head
         assert b"Connection: close" in head
         return raw, self.app.streams.pop()
-
-
-def exactly(raw: Raw, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        data += raw.sock.recv(count - len(data))
-    return data
 
 
 @contextmanager
@@ -112,7 +94,7 @@ def test_pieces_arrive_as_they_come_and_the_end_closes_the_connection() -> None:
         raw, stream = port.open()
         with raw:
             stream.put(b"one ", b"two ")
-            assert exactly(raw, 8) == b"one two "
+            assert raw.exactly(8) == b"one two "
             stream.put(b"three", b"")
             assert raw.read_to_the_end() == b"three"
         assert stream.closed.wait(PATIENCE)
@@ -125,7 +107,7 @@ def test_a_stream_whose_head_cannot_be_written_is_closed_and_nothing_follows_the
             self.streams[-1].put(b"never sent", b"")
             return replace(answer, headers=(("X-Name", "a\nb"),))
 
-    app = Misnamed(Pieces)
+    app = Misnamed()
     with serving(app) as server, Raw(server.bound_port).send(get("/stream", "Connection: close")) as raw:
         head, _, body = raw.read_to_the_end().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 500 ")
@@ -137,26 +119,22 @@ def test_a_stream_is_asked_again_after_the_seconds_that_it_gave() -> None:
     with streaming(kind=Ticks) as port:
         raw, _ = port.open()
         with raw:
-            assert [exactly(raw, 5) for _ in range(3)] == [b"tick "] * 3
-
-
-def assert_set(gate: threading.Event) -> None:
-    assert gate.wait(PATIENCE)
+            assert [raw.exactly(5) for _ in range(3)] == [b"tick "] * 3
 
 
 def test_a_stream_that_is_woken_often_while_its_port_is_busy_is_asked_once() -> None:
-    with streaming(kind=Asked) as port:
+    with streaming() as port:
         raw, stream = port.open()
         with raw:
             stream.put(b"first")
-            assert exactly(raw, 5) == b"first"
+            assert raw.exactly(5) == b"first"
             gate = threading.Event()
-            port.server.loop.loop.call_soon_threadsafe(assert_set, gate)
+            port.server.loop.loop.call_soon_threadsafe(gate.wait, PATIENCE)
             for _ in range(1000):
                 stream.put()
             gate.set()
             stream.put(b"last")
-            assert exactly(raw, 4) == b"last"
+            assert raw.exactly(4) == b"last"
             assert stream.taken < 10
 
 

@@ -59,22 +59,6 @@ def test_large_bodies_and_answers_cross_tls_whole(files: TlsFiles) -> None:
         assert hooks.bodies == [body]
 
 
-def test_requests_that_wait_are_answered_over_tls(files: TlsFiles) -> None:
-    with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
-        hooks.broker.on_wait = lambda _topic: b"reply"
-        raw.send(post("/ask") + post("/hook"))
-        assert [raw.answer().body == b"reply", raw.answer().status] == [True, 200]
-
-
-def test_a_stalled_request_delays_no_other_caller(files: TlsFiles) -> None:
-    with served(tls=files) as hooks, hooks.connect(trusting(files)) as stalled:
-        stalled.send(post()[:-1])
-        with hooks.connect(trusting(files)) as raw:
-            assert raw.ask(post(body=b"other")).status == 200
-        assert stalled.ask(b"x").status == 200
-        assert hooks.bodies == [b"other", b"x"]
-
-
 def test_a_caller_that_has_ended_its_sending_gets_its_answer(files: TlsFiles) -> None:
     with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
         raw.send(post("/ask"))
@@ -162,12 +146,6 @@ def test_files_that_became_unusable_leave_the_old_certificate_at_work(tmp_path: 
             hooks.server.reload_tls()
         with hooks.connect(context) as raw:
             assert raw.ask(post()).status == 200
-
-
-def test_reload_without_tls_does_nothing() -> None:
-    with served() as hooks:
-        hooks.server.reload_tls()
-        assert hooks.ask(post()).status == 200
 
 
 def encrypt(files: TlsFiles) -> None:

@@ -96,18 +96,12 @@ class FakeBroker:
 
     def __init__(self, clock: VirtualClock | None = None, limits: Limits | None = None, **settings: bool) -> None:
         self.clock = clock or VirtualClock()
-        self.published: list[Publication] = []
-        self.runs: list[RequestRun] = []
         self.errors: list[tuple[str, str]] = []
-        self.log: list[str] = []
-        self.outcomes: deque[bool | Exception] = deque()
         self.kept: dict[bytes, tuple[float, bytes]] = {}
         self.queued: list[asyncio.Future[None]] = []
         """What waits for room until the test makes some."""
-        self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
         self.expected: deque[str] = deque()
-        self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
-        self.on_publish: Callable[[Publication], object] = lambda _publication: None
+        self.forget()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.own_loop: asyncio.AbstractEventLoop | None = None
         """The loop of a test that runs it by steps."""
@@ -117,6 +111,16 @@ class FakeBroker:
         self.mode = ServerMode(made, self.statistics, **{"is_mqtt_5": False, **settings})
         self.mode._replies = FakeReplies(self, self.clock)
         object.__setattr__(self.mode._shared, "replies", self.mode._replies)
+
+    def forget(self) -> None:
+        """Forget what was published and noted, and answer as at first."""
+        self.published: list[Publication] = []
+        self.runs: list[RequestRun] = []
+        self.log: list[str] = []
+        self.outcomes: deque[bool | Exception] = deque()
+        self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
+        self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
+        self.on_publish: Callable[[Publication], object] = lambda _publication: None
 
     # What the engine needs.
 

@@ -88,6 +88,13 @@ class Raw:
         """Wait for the end of what the peer sends; true when nothing more came."""
         return self.read_to_the_end() == b""
 
+    def exactly(self, count: int) -> bytes:
+        """Return so many bytes of what the peer sends."""
+        data = b""
+        while len(data) < count:
+            data += self.sock.recv(count - len(data))
+        return data
+
     def read_to_the_end(self) -> bytes:
         """Wait for the end of what the peer sends."""
         data = b""
@@ -289,29 +296,8 @@ def served(
 def certificate(folder: Path, name: str = "server") -> TlsFiles:
     """Make a self-signed certificate for localhost with the openssl program."""
     certfile, keyfile = folder / f"{name}.pem", folder / f"{name}.key"
-    command = [
-        *(
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-        ),
-        *(
-            "-keyout",
-            str(keyfile),
-            "-out",
-            str(certfile),
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-        ),
-    ]
+    options = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -addext subjectAltName=DNS:localhost"
+    command = ["openssl", "req", "-x509", *options.split()]
+    command += ["-keyout", str(keyfile), "-out", str(certfile), "-subj", f"/CN={name}"]
     subprocess.run(command, check=True, capture_output=True)
     return TlsFiles(str(certfile), str(keyfile))
