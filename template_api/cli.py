@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -54,7 +54,8 @@ A template is a folder with template.yaml (title, slug, summary, category, diffi
 content and notebooks: [{filename, is_primary, cells}].
 
 Several PATHs are one import: --prune hides what none of them holds. An import waits for another one that runs.
---json prints {added, changed, unchanged, failed, hidden, pruned, dry_run, faults: [{where, reason}], warnings}.
+--dry-run names up to 20 templates each that would be added, changed or hidden. --json prints {added, changed,
+unchanged, failed, hidden, pruned, dry_run, faults: [{where, reason}], warnings, templates: {added, changed, hidden}}.
 
 Each template is one transaction. One that cannot be read is reported with its file and line; the others are
 imported.
@@ -78,6 +79,8 @@ Examples:
   template-api hide weather-on-request
   template-api delete weather-on-request poll-price --yes
 """
+_NAMED: Final = ("added", "changed", "hidden")  # outcomes whose templates a report names
+_MOST_NAMED: Final = 20
 
 
 def _setting(name: str, meaning: str, **limits: Any) -> Any:
@@ -197,10 +200,16 @@ def import_paths(
 
     with bar:
         report = import_templates(database_url, paths, prune=prune, dry_run=dry_run, observe=observe)
+    named = {outcome: names for outcome, names in report.names.items() if outcome in _NAMED}
     if as_json:
+        counts = {outcome: len(names) for outcome, names in report.names.items()}
         more = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
-        print(json.dumps({**report.counts, **more}, ensure_ascii=False))
+        print(json.dumps({**counts, **more, "templates": named}, ensure_ascii=False))
     elif not quiet:
+        for outcome, names in named.items() if dry_run else ():
+            shown = [*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])]
+            if shown:
+                print(f"{outcome}: {visible(', '.join(shown))}")
         print(f"{report}{'; nothing was changed (dry run)' if dry_run else ''}")
     if not report.pruned:
         print("template-api: nothing was pruned, because a template failed", file=sys.stderr)

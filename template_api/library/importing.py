@@ -62,18 +62,21 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How many templates had each outcome; `pruned` is False if pruning was asked for but a template failed."""
+    """The templates of each outcome; `pruned` is False if pruning was asked for but a template failed.
 
-    counts: Mapping[Outcome, int]
+    Their names are slugs, else ids; of those that failed their places; of the list of synonyms `synonyms.yaml`.
+    """
+
+    names: Mapping[Outcome, Sequence[str]]
     pruned: bool
 
     @property
     def failed(self) -> int:
         """How many templates could not be imported."""
-        return self.counts[Outcome.FAILED]
+        return len(self.names[Outcome.FAILED])
 
     def __str__(self) -> str:
-        return ", ".join(f"{self.counts[each]} {each}" for each in Outcome if each != "hidden" or self.counts[each])
+        return ", ".join(f"{len(names)} {each}" for each, names in self.names.items() if each != "hidden" or names)
 
 
 def import_templates(
@@ -99,9 +102,8 @@ def import_templates(
     """
     paths = [path] if isinstance(path, Path) else path
     readings = chain.from_iterable([read_templates(each) for each in paths])
-    in_memory = dry_run and is_missing(database_url)  # a file that does not exist is not made
     with ExitStack() as stack:
-        engine = connected(None if in_memory else database_url)
+        engine = connected(None if dry_run and is_missing(database_url) else database_url)  # a dry run makes no file
         stack.callback(engine.dispose)
         if not dry_run:
             stack.enter_context(_import_lock(engine))
@@ -155,7 +157,7 @@ class _Import:
         self._session = session
         self._observe = observe
         self._dry_run = dry_run
-        self._counts = dict.fromkeys(Outcome, 0)
+        self._names: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
         self._seen: dict[tuple[str, str], str] = {}  # where each ("slug", slug) and ("id", id) was read
         self._classifiers: dict[tuple[str, str], FreeForm] = {}  # of this import, by member and slug
         row = TemplateRow
@@ -166,26 +168,27 @@ class _Import:
 
     def bring(self, reading: Reading) -> None:
         """Write one template in one transaction, unless it has faults or is as it was."""
-        outcome = Outcome.FAILED
-        if reading.source is not None:
+        outcome, name = Outcome.FAILED, reading.where
+        if (source := reading.source) is not None:
             with noting(reading.faults, reading.where):
-                outcome = self._import_template(reading.source, reading.where)
-        self._counts[outcome] += 1
+                outcome = self._import_template(source, reading.where)
+                name = source.slug or source.id or name
+        self._names[outcome].append(name)
         self._observe(reading)
 
     def finish(self, paths: Sequence[Path], *, prune: bool) -> Report:
         """Store the synonyms, hide templates that were not found if `prune`, and return what was done."""
         self._store_synonyms(paths, prune=prune)
-        pruned = prune and not self._counts[Outcome.FAILED]
+        pruned = prune and not self._names[Outcome.FAILED]
         if pruned:
             for id_, (_, source_status) in self._known.items():
                 if ("id", id_) not in self._seen and source_status != _GONE:
                     row = self._session.get_one(TemplateRow, id_)
                     row.status, row.source_status = Status.HIDDEN, _GONE
                     mark_changed(self._session, row)
-                    self._counts[Outcome.HIDDEN] += 1
+                    self._names[Outcome.HIDDEN].append(row.slug or id_)
                     self._commit()
-        return Report(self._counts, pruned or not prune)
+        return Report(self._names, pruned or not prune)
 
     def _commit(self) -> None:
         if not self._dry_run:
@@ -304,7 +307,7 @@ class _Import:
             outcome = Outcome.FAILED
             self._observe(Reading(faults[0].where, faults=faults))
         if found is not None or outcome is not Outcome.UNCHANGED:
-            self._counts[outcome] += 1
+            self._names[outcome].append("synonyms.yaml")
 
 
 def template_id(slug: str) -> str:

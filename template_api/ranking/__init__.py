@@ -15,14 +15,4 @@ from template_api.ranking.fields import Document, Prepared, prepared
 from template_api.ranking.tokens import stem, words
 from template_api.ranking.vocabulary import Synonyms
 
-__all__ = [
-    "Document",
-    "Filters",
-    "Prepared",
-    "Ranking",
-    "SearchIndex",
-    "Synonyms",
-    "prepared",
-    "stem",
-    "words",
-]
+__all__ = ["Document", "Filters", "Prepared", "Ranking", "SearchIndex", "Synonyms", "prepared", "stem", "words"]

@@ -14,16 +14,7 @@ from typing import Any, Final, NamedTuple
 from tantivy import DocAddress, Index, IndexWriter, Occur, Query, Searcher
 from tantivy import Document as Entry
 
-from template_api.ranking.fields import (
-    STOP_STEMS,
-    Document,
-    any_of,
-    filtered,
-    joined,
-    schema,
-    term_query,
-    unscored,
-)
+from template_api.ranking.fields import STOP_STEMS, Document, any_of, filtered, joined, schema, term_query, unscored
 from template_api.ranking.meaning import NO_SYNONYMS, Meaning, QueryWord, interpret
 from template_api.ranking.tokens import STOP_WORDS, likest, stem, title_likeness, words
 from template_api.ranking.vocabulary import Synonyms, Vocabulary, Words

@@ -72,16 +72,12 @@ def read_templates(path: Path) -> Iterator[Reading]:
             found.append(folder / TEMPLATE_FILE)
         if TEMPLATE_FILE in files or folder.parent in within:
             within.add(folder)
-        elif CONTENT_FILE in files and any(map(_is_notebook, files)):
+        elif CONTENT_FILE in files and any(each.lower().endswith(".lotnb") for each in files):
             reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILE}; write one, with a title at least"
             unreadable.append(SourceError(where, reason))
     if not found and not unreadable:
         raise StartError(f"{path}: no template.yaml was found in it")
     return _read_folders(path.resolve(), found, unreadable)
-
-
-def _is_notebook(filename: str) -> bool:
-    return filename.lower().endswith(".lotnb")
 
 
 def _read_folders(root: Path, files: list[Path], unreadable: list[SourceError]) -> Iterator[Reading]:
@@ -125,7 +121,7 @@ def _read_folder(root: Path, file: Path, reading: Reading) -> None:
     content = folder / CONTENT_FILE
     with noting(unread, str(content)):
         members["content"] = file_text(root, content) if os.path.lexists(content) else ""
-    for notebook in sorted(each for each in folder.iterdir() if _is_notebook(each.name) and each.is_file()):
+    for notebook in sorted(each for each in folder.iterdir() if each.suffix.lower() == ".lotnb" and each.is_file()):
         cells[notebook.name] = None
         with noting(unread, str(notebook)):
             cells[notebook.name] = cells_text(_parsed_json(notebook, file_text(root, notebook)))

@@ -66,7 +66,8 @@ def test_a_dry_run_reports_and_changes_nothing(
     library: Path, tmp_path: Path, make_template: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import", "--dry-run", str(library)]) == 0
-    assert capsys.readouterr().out == "2 added, 0 changed, 0 unchanged, 0 failed; nothing was changed (dry run)\n"
+    summary = "2 added, 0 changed, 0 unchanged, 0 failed; nothing was changed (dry run)\n"
+    assert capsys.readouterr().out == f"added: one, two\n{summary}"
     assert [file.name for file in tmp_path.iterdir()] == ["library.jsonl"]
     main(["import", "--quiet", str(library)])
     main(["list", "--json"])
@@ -76,7 +77,8 @@ def test_a_dry_run_reports_and_changes_nothing(
     )
     assert main(["import", "--dry-run", "--prune", str(library)]) == 0
     expected = "2 added, 1 changed, 0 unchanged, 0 failed, 1 hidden"
-    assert capsys.readouterr().out == f"{expected}; nothing was changed (dry run)\n"
+    named = "added: three, four\nchanged: one\nhidden: two\n"
+    assert capsys.readouterr().out == f"{named}{expected}; nothing was changed (dry run)\n"
     main(["list", "--json"])
     assert capsys.readouterr().out == before
     assert main(["import", "--prune", str(library)]) == 0
@@ -104,7 +106,8 @@ def test_the_report_of_an_import_is_json_on_request(library: Path, capsys: pytes
     assert fault["where"] == f"{library}:3"
     assert "title" in fault["reason"]
     counts = {"added": 3, "changed": 0, "unchanged": 0, "failed": 1, "hidden": 0}
-    assert report == {**counts, "pruned": False, "dry_run": False}
+    templates = {"added": ["one", "two", "four"], "changed": [], "hidden": []}
+    assert report == {**counts, "pruned": False, "dry_run": False, "templates": templates}
 
 
 def test_progress_is_a_bar_on_a_terminal_and_what_is_wrong_is_printed(
