@@ -26,11 +26,12 @@ Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#
 EPILOG = """\
 exit status:
   0  no errors (warnings and notices do not count)
-  1  at least one error
+  1  at least one error, with --strict at least one error or warning
   2  a path is missing or cannot be read, or the command is used wrongly
 
 examples:
   rest-bridge check conf/routes
+  rest-bridge check --strict conf/routes   (before a commit, and in CI)
   rest-bridge check --portable routes   (what Coreflux's parser refuses)
   rest-bridge check --format github conf/routes   (in a workflow of GitHub: annotations)
   rest-bridge check --json routes/a.lot notebooks/ | jq '.[] | select(.severity == "error")'
@@ -52,6 +53,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults: --format json")] = False,
     form: Annotated[Format, typer.Option("--format", help="print lines, JSON, SARIF or annotations")] = Format.TEXT,
     portable: Annotated[bool, typer.Option("--portable", help="warn of what Coreflux's parser refuses")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for warnings, too")] = False,
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Print the faults of all files, sorted."""
@@ -97,4 +99,5 @@ def run(
         print(others, file=sys.stdout if form is Format.TEXT else sys.stderr)
     if form is Format.TEXT:
         print(summary)
-    return 1 if loaded.has_errors else 0
+    is_bad = loaded.has_errors or (strict and any(fault.severity is Severity.WARNING for fault in found))
+    return 1 if is_bad else 0

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.admin.runs import OPEN
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count, own_name
-from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, admin_option
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
@@ -87,8 +87,10 @@ def run(
     again = f", {'all' if mended == kept else mended} sent again and succeeded" if mended else ""
     print(f"{count(kept, 'open failure' if is_open else 'failure')}{again}{still}")
     if kept > mended:
-        name = own_name()
-        print(f"hint: {name} failures show ID prints one whole, {name} retry ID sends it again", file=sys.stderr)
+        name, of = own_name(), admin_option(admin)
+        print(
+            f"hint: {name} failures show ID{of} prints one whole, {name} retry ID{of} sends it again", file=sys.stderr
+        )
     return 0
 
 

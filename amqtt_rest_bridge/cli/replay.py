@@ -34,9 +34,10 @@ _LARGEST_FILE = 1 << 30  # bytes; it is read whole
 DESCRIPTION = f"""\
 Publish the messages of failures again, after what made them fail has been mended.
 
-The failures are those of events with FAILURE_PAYLOAD "true". They come from a file with one failure payload a line, as
-a subscriber has written them (amqtt_sub -t alerts/failed >> failures.jsonl), or from a topic filter: then those that
-come within --seconds are taken. It shows how many messages it would publish on which topics, and asks before it does.
+The failures are those of events with FAILURE_PAYLOAD "true". They come from a file with one failure payload a line,
+as a subscriber has written them (amqtt_sub -t alerts/failed >> failures.jsonl), or from a topic filter: then those
+that come within --seconds are taken. It shows how many messages it would publish on which topics, and asks (y/N)
+before it does.
 
 A message is published on the topic that it came from, so every subscriber and every route there gets it again. Its
 {{timestamp}} stays that of the original message.

@@ -50,9 +50,10 @@ Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 fai
 count messages that ended, RETRYING messages that have another try to come, REFUSED messages that were not taken for
 lack of room. RETRIED counts further tries, not messages.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
-Columns that are zero for every route are left out. Below the table are the columns that it has no room for, the last
-error of each route, and the age of the counters. A failed reload, and anything else that keeps the bridge from being
-ready, has a line of its own (on standard error unless on a terminal).
+Columns that are zero for every route are left out. Below the table are the columns that it has no room for, the
+last error of each route, and the age of the counters. A failed reload, and anything else that keeps the bridge from
+being ready, has a line of its own (on standard error unless on a terminal). If messages failed, the last line is
+the command that lists them.
 
 {ADMIN_HELP}
 {BROKER_HELP}"""

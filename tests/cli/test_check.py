@@ -268,3 +268,16 @@ def test_text_outside_of_definitions_with_comments_that_are_never_closed_is_skip
     assert capsys.readouterr().out.splitlines() == [
         "a.lot:2:1: notice: text outside of a definition is skipped", "1 usable route, 1 notice"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        pytest.param("", 1, id="a warning"),
+        pytest.param(BASIC, 0, id="nothing"),
+    ],
+)
+def test_strict_makes_warnings_exit_1(text: str, status: int, folder: Path) -> None:
+    (folder / "a.lot").write_text(text)
+    assert main(["check", str(folder)]) == 0
+    assert main(["check", "--strict", str(folder)]) == status

@@ -66,7 +66,8 @@ def test_failures_are_listed_the_newest_last_and_narrowed(
     names = [fail(client, f"orders/{number}") for number in range(3)]
     assert main(["failures", "--route", "Orders", "--code", "http_status", "--since", "10m", *at(admin)]) == 0
     shown, hint = capsys.readouterr()
-    assert hint == "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again\n"
+    show, retry = (f"rest-bridge {command} ID {' '.join(at(admin))}" for command in ("failures show", "retry"))
+    assert hint == f"hint: {show} prints one whole, {retry} sends it again\n"
     *lines, last = shown.splitlines()
     assert [line.split("  ")[1] for line in lines] == names
     reason = f"the server answered 422 {HTTPStatus(422).phrase}: no such customer"  # another one from Python 3.13 on
