@@ -32,8 +32,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks import client_mode, rig, server_mode
-from tests.benchmarks.client_mode import counting, load, result
+from tests.benchmarks import rig
+from tests.benchmarks.rig import counting, load, result
 from tests.support.ports import free_port
 
 HERE: Final = Path(__file__).parents[2]
@@ -46,49 +46,30 @@ Measured = dict[str, Any]
 """What a round found: `rate` (messages/s), `trips` (ms), `wrong` (lost or refused), `broker` and `bridge` (us)."""
 
 
-def messages(mode: str, count: int, delay: float = 0.0) -> Callable[[Path, int], Measured]:
-    """Return a load of client mode, or of clients among themselves, as `tests.benchmarks.load` has it."""
+def messages(
+    mode: str, count: int, delay: float = 0.0, hangs: float = 0.0, body: str = "{payload}", once: bool = False
+) -> Callable[[Path, int], Measured]:
+    """Return a load of client mode, or of clients among themselves, as `tests.benchmarks.load` has it.
+
+    Its server answers after `delay` seconds, and hangs for `hangs` seconds at first.
+    """
 
     def send(tree: Path, seconds: int) -> Measured:
-        with (
-            rig.echo_server(delay) as target,
-            rig.bridge_broker(client_mode.route(target), tree=tree) as (port, broker),
-        ):
-            processes = Processes(broker.pid)
-            sender, pair = load(mode, port, seconds, count), load("pair", port, seconds)
-            measured = result(sender)
-            return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
+        with rig.echo_server(delay, hangs=hangs) as target:
+            route = rig.client_route(target).replace("{payload}", body)
+            with rig.bridge_broker(route, tree=tree) as (port, broker):
+                processes = Processes(broker.pid)
+                sender, pair = load(mode, port, 0 if once else seconds, count), load("pair", port, seconds)
+                measured = result(sender)
+                return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
 
     return send
-
-
-def hung(tree: Path, seconds: int) -> Measured:
-    """Send 20,000 messages at once to a server that hangs for a second, then answers."""
-    with (
-        rig.echo_server(hangs=1.0) as target,
-        rig.bridge_broker(client_mode.route(target), tree=tree) as (port, broker),
-    ):
-        processes = Processes(broker.pid)
-        sender, pair = load("flood", port, 0, BACKLOG), load("pair", port, seconds)
-        measured = result(sender)
-        return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
-
-
-def large(tree: Path, seconds: int) -> Measured:
-    """Send ten large messages, of which the request has one field, again and again."""
-    with rig.echo_server() as target:
-        route = client_mode.route(target).replace("{payload}", "{value.json.wanted}")
-        with rig.bridge_broker(route, tree=tree) as (port, broker):
-            processes = Processes(broker.pid)
-            sender, pair = load("large", port, seconds, 10), load("pair", port, seconds)
-            measured = result(sender)
-            return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
 
 
 def reload(tree: Path, seconds: int) -> Measured:
     """Rewrite the file of 1,000 routes and load it, once a second."""
     with tempfile.TemporaryDirectory() as folder, rig.echo_server() as target:
-        text = "".join(client_mode.route(target, f"R{number}", f"in/{number}") for number in range(ROUTES))
+        text = "".join(rig.client_route(target, f"R{number}", f"in/{number}") for number in range(ROUTES))
         path = Path(folder, "more.lot")
         path.write_text(text)
         with rig.broker({rig.BRIDGE: {"routes": folder, "reload_seconds": 0}}, tree=tree) as (port, broker):
@@ -105,10 +86,10 @@ def posts(connections: int) -> Callable[[Path, int], Measured]:
 
     def post(tree: Path, seconds: int) -> Measured:
         http = free_port()
-        with rig.bridge_broker(server_mode.route(http), tree=tree) as (port, broker):
+        with rig.bridge_broker(rig.server_route(http), tree=tree) as (port, broker):
             subscriber = counting(port, seconds + 2)
             processes, pair = Processes(broker.pid), load("pair", port, seconds)
-            measured = server_mode.wrk(http, connections, seconds)
+            measured = rig.wrk(f"http://127.0.0.1:{http}/hook", connections, seconds)
             used = processes.used(measured["requests"])
             lost = max(0, measured["requests"] - measured["errors"] - result(subscriber)["received"])
             return found(measured["per_second"], pair, measured["errors"] + lost, used)
@@ -119,10 +100,10 @@ def posts(connections: int) -> Callable[[Path, int], Measured]:
 def refused(tree: Path, seconds: int) -> Measured:
     """Repeat a request without credentials over 256 connections; all answers are 401."""
     http = free_port()
-    route = server_mode.route(http).replace('"true"', '"true" WITH SERVER_TOKEN "token"')
+    route = rig.server_route(http).replace('"true"', '"true" WITH SERVER_TOKEN "token"')
     with rig.bridge_broker(route, tree=tree) as (port, broker):
         processes, pair = Processes(broker.pid), load("pair", port, seconds)
-        measured = server_mode.wrk(http, CALLERS, seconds)
+        measured = rig.wrk(f"http://127.0.0.1:{http}/hook", CALLERS, seconds)
         wrong = measured["requests"] - measured["errors"]
         return found(measured["per_second"], pair, wrong, processes.used(measured["requests"]))
 
@@ -162,13 +143,13 @@ class Processes:
 
 
 LOADS: Final[dict[str, Callable[[Path, int], Measured]]] = {
-    "window": messages("window", client_mode.OUTSTANDING),
-    "slow": messages("window", client_mode.OUTSTANDING, client_mode.SLOW),
+    "window": messages("window", rig.OUTSTANDING),
+    "slow": messages("window", rig.OUTSTANDING, rig.SLOW),
     "16": posts(16),
     "64": posts(64),
     "flood": messages("flood", FLOOD),
-    "hung": hung,
-    "large": large,
+    "hung": messages("flood", BACKLOG, hangs=1.0, once=True),
+    "large": messages("large", 10, body="{value.json.wanted}"),
     "reload": reload,
     "401": refused,
     "clients": messages("clients", SENDERS),

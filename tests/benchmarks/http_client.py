@@ -1,25 +1,21 @@
-"""CPU of one request of client mode in this process: our client, a raw socket, urllib3 and http.client in one run.
+"""CPU of one request of client mode in this process: our client, a raw socket and urllib3 in one run.
 
 `python -m tests.benchmarks.http_client [CALLS]` prints microseconds a call (medians of 7 turns) and their ratio to the
-raw socket's. The server is a process of its own, on 127.0.0.1, over kept connections; payloads have 100 bytes. What
-the engine takes beside it is measured by `engine`.
+raw socket's. The server is a process of its own, on 127.0.0.1, over kept connections; payloads have 100 bytes.
 """
 
 import asyncio
-import http.client
 import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import urllib3
-import urllib3.connection
 
 from amqtt_rest_bridge.http.client import HttpClient, client_for
 from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
+from tests.benchmarks.rig import echo_server
 
 TURNS = 7
 AT_ONCE = 64
@@ -39,28 +35,6 @@ def raw(request: HttpRequest, port: int) -> Call:
     def call() -> object:
         sock.sendall(data)
         return sock.recv(65_536)
-
-    return call
-
-
-def with_http_client(request: HttpRequest, port: int) -> Call:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = dict(request.headers)
-
-    def call() -> object:
-        connection.request(request.method, "/x", request.body, headers)
-        return connection.getresponse().read()
-
-    return call
-
-
-def with_urllib3_connection(request: HttpRequest, port: int) -> Call:
-    connection = urllib3.connection.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = dict(request.headers)
-
-    def call() -> object:
-        connection.request(request.method, "/x", request.body, headers)
-        return connection.getresponse().data
 
     return call
 
@@ -105,21 +79,11 @@ def microseconds(run: Call, calls: int) -> float:
     return (time.process_time() - started) / calls * 1e6
 
 
-@contextmanager
-def server() -> Iterator[int]:
-    """Run the echo server as a process."""
-    command = [sys.executable, "-m", "tests.benchmarks.http_echo", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-        process.kill()
-
-
 def main() -> None:
     """Measure in turns, so that the machine's moods hit all alike."""
     calls = (int(sys.argv[1]) if len(sys.argv) > 1 else 2_000) // AT_ONCE * AT_ONCE
     loop = asyncio.new_event_loop()
-    with server() as port:
+    with echo_server() as port:
         base = f"http://127.0.0.1:{port}"
         config = RestApiConfig(base_address=base, enable_client=True)
         client = client_for(config, base, max_response_bytes=262_144, environment={})
@@ -129,8 +93,6 @@ def main() -> None:
             "raw socket (the floor)": repeated(raw(request, port), calls),
             "HttpClient.send": one_after_the_other(loop, client, request, calls),
             f"HttpClient.send, {AT_ONCE} at once": many_at_once(loop, client, request, calls),
-            "http.client": repeated(with_http_client(request, port), calls),
-            "urllib3.connection": repeated(with_urllib3_connection(request, port), calls),
             "urllib3.PoolManager": repeated(with_urllib3_pool(request, port), calls),
         }
         turns = [{name: microseconds(run, calls) for name, run in cases.items()} for _ in range(TURNS)]

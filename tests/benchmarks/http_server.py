@@ -9,9 +9,7 @@ published to another process, as to an MQTT broker, and answered once that has a
 import asyncio
 import contextlib
 import itertools
-import re
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,46 +21,29 @@ from typing import Any
 
 from aiohttp import web
 
-from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun
+from amqtt_rest_bridge.admin.recorder import RunRecorder
+from amqtt_rest_bridge.engine.needs import Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.http.server import HttpServer, PortLimits
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.lot.model import EventName, Message, Method, Publication, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import Message, Method, Publication, RestApiConfig, Route, RunIds, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
+from amqtt_rest_bridge.times import LoopClock
+from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, wrk
 from tests.support.ports import free_port
 
 SECONDS = 4
 ROUNDS = 3
-WRK = """wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Content-Type"] = "text/plain"
-"""
 LATEST = b'"' + b"x" * 36_000 + b'"'
 ANSWER = b'{"status": "published", "topic": "hook/received"}'
 
 
-class LoopClock:
-    """The loop's time; see `engine.needs.Clock`."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def later(self, seconds: float, action: Callable[[], object]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds, action)
-
-
 class Beside(asyncio.Protocol):
-    """A broker in another process, which sends back what it is sent; a reply comes after a second."""
+    """A broker in another process, which sends back what it is sent."""
 
     def __init__(self) -> None:
-        self.mode: ServerMode | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
@@ -82,14 +63,7 @@ class Beside(asyncio.Protocol):
         assert self._transport is not None
         payload = publication.payload
         self._transport.write(b"%b%b%b" % (len(payload).to_bytes(4), number.to_bytes(8), payload))
-        if publication.properties is not None and publication.properties.response_topic is not None:
-            message = Message(publication.properties.response_topic, b"reply", 0.0, publication.properties)
-            loop.call_later(1.0, self._see, message)
         return future
-
-    def _see(self, message: Message) -> None:
-        assert self.mode is not None
-        self.mode.see(message)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -107,37 +81,12 @@ class Beside(asyncio.Protocol):
         pass
 
 
-class Recent:
-    """Records that keep the last request."""
-
-    last: RequestRun | None = None
-
-    def forget_call(self, number: int) -> None:
-        """Ignore it."""
-
-    def note_error(self, route: str, code: str, message: str, now: float) -> None:
-        """Ignore it."""
-
-    def note_request(self, run: RequestRun) -> None:
-        self.last = run
-
-    def note_call(self, run: CallRun) -> None:
-        pass
-
-    def replayed_run(self, event: EventName, message: Message) -> str | None:
-        """None was kept."""
-
-    def note_unmatched(self, message: Message) -> None:
-        pass
-
-
 def routes() -> list[Route]:
-    topic, reply = (parse(text, Place.TOPIC, Mode.SERVER) for text in ("hook/received", "answers/{request_id}"))
+    topic = parse("hook/received", Place.TOPIC, Mode.SERVER)
     events = (
         ServerEvent("Hook", Method.POST, "/hook", destination_topic=topic),
         ServerEvent("Last", Method.GET, "/last", source_topic="last"),
         ServerEvent("Live", Method.GET, "/live", source_topic="live", stream=True),
-        ServerEvent("Ask", Method.POST, "/ask", destination_topic=topic, reply_topic=reply),
     )
     guarded = (ServerEvent("Guarded", Method.POST, "/guarded", destination_topic=topic),)
     return [
@@ -150,9 +99,11 @@ async def start_ours(sock: socket.socket, *files: str) -> ServerMode:
     """Serve on a socket; HTTPS where files are given."""
     beside = Beside()
     await beside.start()
-    host = Host(beside, beside.connect, beside, LoopClock(), lambda: 0.5, Limits(), records=Recent())
+    records = RunRecorder(RunIds())
+    records.use_routes(routes())
+    host = Host(beside, beside.connect, beside, LoopClock(), lambda: 0.5, Limits(), records=records)
     outcomes = Outcomes(host)
-    mode = beside.mode = ServerMode(host, outcomes)
+    mode = ServerMode(host, outcomes)
     outcomes.use_routes(routes())
     mode.use_routes(routes())
     mode.see(Message("last", LATEST, 0.0))
@@ -229,22 +180,12 @@ def serving(kind: str, *files: str) -> Iterator[tuple[int, int]]:
 class Load:
     """Requests a second, and CPU microseconds a request, of one wrk run."""
 
-    def __init__(self, port: int, pid: int, connections: int, scheme: str = "http", path: str = "/hook") -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-            script.write(WRK)
-            script.flush()
-            before = cpu_seconds(pid)
-            command = ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}", "-s", script.name]
-            ran = subprocess.run(
-                [*command, f"{scheme}://127.0.0.1:{port}{path}"], capture_output=True, text=True, check=True
-            )
-        found = re.search(r"(\d+) requests in", ran.stdout)
-        assert found is not None, ran.stdout
-        assert "Non-2xx" not in ran.stdout, ran.stdout
-        assert "Socket errors" not in ran.stdout, ran.stdout
-        self.requests = int(found[1])
-        self.rate = self.requests / SECONDS
-        self.cpu = (cpu_seconds(pid) - before) / self.requests * 1e6
+    def __init__(self, port: int, pid: int, connections: int, scheme: str = "http") -> None:
+        before = cpu_seconds(pid)
+        measured = wrk(f"{scheme}://127.0.0.1:{port}/hook", connections, SECONDS)
+        assert measured["errors"] == 0, measured
+        self.rate = measured["per_second"]
+        self.cpu = (cpu_seconds(pid) - before) / measured["requests"] * 1e6
 
 
 def compare(connections: int, servers: dict[str, tuple[int, int]]) -> dict[str, list[Load]]:
@@ -284,60 +225,11 @@ def at_a_rate(port: int, per_second: int = 200, seconds: float = 10.0) -> list[f
     return took
 
 
-def report_latency(name: str, took: list[float], wanted: str = "") -> None:
-    report(name, f"p50 {quantile(took, 0.5):.2f} ms, p99 {quantile(took, 0.99):.2f} ms", wanted)
-
-
-def idle_connections(port: int, pid: int, count: int = 1000) -> None:
-    """Load a server that has idle connections besides."""
-    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-    load = Load(port, pid, 16)
-    report(f"16 connections beside {count:,} idle ones", f"{load.rate:,.0f} requests/s, {load.cpu:.0f} us CPU")
-    for sock in idle:
-        sock.close()
-
-
-def memory(port: int, pid: int) -> None:
-    """Report how the process grows over many requests and connections."""
-    Load(port, pid, 32)
-    before, requests = resident_mb(pid), 0
-    while requests < 200_000:
-        requests += Load(port, pid, 32).requests
-    for _ in range(10_000):
-        socket.create_connection(("127.0.0.1", port)).close()
-    report(f"memory, {requests:,} requests and 10,000 connections", f"+{resident_mb(pid) - before:.1f} MiB", "<= 20")
-
-
-def unread_callers(port: int, pid: int, count: int = 500) -> None:
-    """Report what callers cost that send 585 GETs in one piece and read nothing: the others' latency, and memory."""
-    report_latency("200 requests/s before there are unread callers", at_a_rate(port))
-    before = resident_mb(pid)
-    with contextlib.ExitStack() as stack:
-        for _ in range(count):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            sock.sendall(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n" * 585)
-        took = at_a_rate(port)
-    report_latency(f"200 requests/s beside {count} unread callers", took, "unchanged")
-    report(f"memory for {count} unread callers of 36 kB", f"+{resident_mb(pid) - before:.1f} MiB", "<= 50")
-
-
 def certificate(folder: str) -> tuple[str, str]:
     files = str(Path(folder, "c.pem")), str(Path(folder, "k.pem"))
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=x"
     subprocess.run([*command.split(), "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
     return files
-
-
-def handshakes(port: int, count: int = 300) -> float:
-    """Return how many new TLS connections a second are served, one after the other."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    began = time.perf_counter()
-    for _ in range(count):
-        with socket.create_connection(("127.0.0.1", port)) as sock, context.wrap_socket(sock) as tls:
-            tls.sendall(b"GET /none HTTP/1.1\r\nHost: x\r\n\r\n")
-            tls.recv(4096)
-    return count / (time.perf_counter() - began)
 
 
 def main() -> None:
@@ -346,7 +238,6 @@ def main() -> None:
         servers = {kind: stack.enter_context(serving(kind)) for kind in ("ours", "uvicorn", "aiohttp")}
         faster = {kind: stack.enter_context(serving(kind)) for kind in ("ours+", "uvicorn+")}
         tls = stack.enter_context(serving("ours", *certificate(folder)))
-        ours = servers["ours"]
         for connections in (1, 16, 64):
             loads = compare(connections, servers | ({"TLS": tls} if connections == 16 else {}))
             ratio(loads, "ours", "uvicorn")
@@ -354,15 +245,9 @@ def main() -> None:
             if connections == 16:
                 ratio(loads, "TLS", "ours", "rate >= 0.6")
                 ratio(compare(connections, faster), "ours+", "uvicorn+")
-        report("TLS connections, one after the other", f"{handshakes(tls[0]):,.0f} a second")
-        report_latency("200 requests/s, uvicorn", at_a_rate(servers["uvicorn"][0]))
-        report_latency("200 requests/s, ours", at_a_rate(ours[0]), "<= 1.5, <= 10 ms")
-        waiting = stack.enter_context(serving("ours"))
-        threading.Thread(target=Load, args=(*waiting, 64, "http", "/ask"), daemon=True).start()
-        report_latency("200 requests/s beside 64 waiting ones, ours", at_a_rate(waiting[0], seconds=SECONDS))
-        idle_connections(*ours)
-        unread_callers(*stack.enter_context(serving("ours")))
-        memory(*ours)
+        for kind in ("uvicorn", "ours"):
+            took = at_a_rate(servers[kind][0])
+            report(f"200 requests/s, {kind}", f"p50 {quantile(took, 0.5):.2f} ms, p99 {quantile(took, 0.99):.2f} ms")
 
 
 if __name__ == "__main__":

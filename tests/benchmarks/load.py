@@ -1,25 +1,10 @@
 """MQTT load of a process of its own, so that it takes no time from what is measured; results as JSON on stdout.
 
-`window PORT SECONDS OUTSTANDING [LIMIT [QOS]]`: keeps messages under way from `in` to `out`; counts, loses and doubles
-are noticed.
-`flood PORT SECONDS COUNT`: sends so many messages at once, and again when all have come, until the time is over.
-`clients PORT SECONDS COUNT`: so many clients send to one on `aside`, 250 messages at a time each; counts.
-`large PORT SECONDS COUNT`: sends so many JSON messages of 4 MB with a field `wanted` at once, and again, as `flood`.
-`relay PORT SECONDS PER_SECOND`: one client sends to another at a rate.
-`pair PORT SECONDS`: one client sends to another that sends back; round trips.
-`rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
-`count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
-`post PORT SECONDS PER_SECOND`: posts to `/hook` at a rate over one kept connection; the time of each answer.
-`hook PORT SECONDS HTTP_PORT PER_SECOND`: posts to `/hook` at a rate; the time of each until `out` has it.
-`acknowledged PORT SECONDS OUTSTANDING`: publishes with QoS 1 on `in` and counts acknowledgements.
-`requests PORT SECONDS CONNECTIONS`: posts to `/echo`, one request at a time on each connection; counts answers.
-`connect PORT COUNT`: opens a connection, posts once, closes; so many times.
+`python -m tests.benchmarks.load MODE PORT SECONDS NUMBER ...` runs the function of that name.
 """
 
-import http.client
 import json
 import select
-import selectors
 import socket
 import struct
 import sys
@@ -41,7 +26,7 @@ def _publications(numbers: range, qos: int) -> bytes:
 
 
 def window(port: int, seconds: float, outstanding: int, limit: int = 0, qos: int = 0) -> dict[str, object]:
-    """Keep `outstanding` messages under way for some seconds, or until `limit` messages; wait for the last ones."""
+    """Keep messages under way from `in` to `out` for some seconds, or until `limit`; wait for the last ones."""
     receiver, sender = Wire(port, "window-receiver"), Wire(port, "window-sender")
     receiver.subscribe("out", qos)
     sender.send(_publications(range(outstanding), qos))
@@ -152,32 +137,7 @@ def pair(port: int, seconds: float) -> dict[str, object]:
     return {"trips": trips}
 
 
-def rate(port: int, seconds: float, per_second: float) -> dict[str, object]:
-    """Send at a rate and take the time of each message from `in` to `out` in milliseconds."""
-    receiver, sender = Wire(port, "rate-receiver"), Wire(port, "rate-sender")
-    receiver.subscribe("out")
-    latencies: list[float] = []
-    failed = sent = 0
-    total = int(seconds * per_second)
-    started = time.perf_counter()
-    while len(latencies) + failed < total and time.perf_counter() - started < seconds + 60:
-        due = started + sent / per_second
-        if sent < total and time.perf_counter() >= due:
-            sender.send(publish_packet("in", _payload(sent)))
-            sent += 1
-            continue
-        wait = due - time.perf_counter() if sent < total else 1.0
-        if not select.select([receiver.sock], [], [], max(0.0, wait))[0]:
-            continue
-        for _, payload in receiver.messages():
-            if len(payload) == _PAYLOAD:
-                latencies.append((time.perf_counter() - struct.unpack_from(">d", payload, 8)[0]) * 1000)
-            else:
-                failed += 1
-    return {"latencies": latencies, "failed": failed, "sent": sent}
-
-
-def count(port: int, seconds: float, idle: float) -> dict[str, object]:
+def count(port: int, seconds: float, idle: float = 2.0) -> dict[str, object]:
     """Count messages on `out` for some seconds from the first one, or until none comes for `idle` seconds."""
     receiver = Wire(port, "count-receiver")
     receiver.subscribe("out")
@@ -192,21 +152,6 @@ def count(port: int, seconds: float, idle: float) -> dict[str, object]:
             break
         last = time.perf_counter()
     return {"received": received, "seconds": last - started}
-
-
-def post(port: int, seconds: float, per_second: float) -> dict[str, object]:
-    """Post at a rate over one kept connection and take the time of each answer in milliseconds."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    latencies = []
-    started = time.perf_counter()
-    for number in range(int(seconds * per_second)):
-        select.select([], [], [], max(0.0, started + number / per_second - time.perf_counter()))
-        begun = time.perf_counter()
-        connection.request("POST", "/hook", b"x" * _PAYLOAD)
-        connection.getresponse().read()
-        latencies.append((time.perf_counter() - begun) * 1000)
-    connection.close()
-    return {"latencies": latencies}
 
 
 def hook(port: int, seconds: float, http_port: int, per_second: float) -> dict[str, object]:
@@ -235,52 +180,8 @@ def hook(port: int, seconds: float, http_port: int, per_second: float) -> dict[s
     return {"latencies": latencies}
 
 
-def acknowledged(port: int, seconds: float, outstanding: int) -> dict[str, object]:
-    """Keep QoS 1 publications unacknowledged for some seconds; gives acknowledgements a second."""
-    sender = Wire(port, "acknowledged-sender")
-    sent, count = outstanding, 0
-    sender.send(b"".join(publish_packet("in", _payload(number), 1 + number) for number in range(outstanding)))
-    started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        more = sum(kind == 0x40 for kind, _ in sender.receive())
-        count += more
-        packets = [publish_packet("in", _payload(sent + i), 1 + (sent + i) % 60_000) for i in range(more)]
-        sender.send(b"".join(packets))
-        sent += more
-    return {"per_second": count / (time.perf_counter() - started)}
-
-
-def requests(port: int, seconds: float, connections: int) -> dict[str, object]:
-    """Keep a request under way on each of some connections; gives answers a second, without the first round."""
-    request = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (_PAYLOAD, b"x" * _PAYLOAD)
-    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
-    with selectors.DefaultSelector() as selector:
-        for sock in socks:
-            selector.register(sock, selectors.EVENT_READ, sock)
-            sock.sendall(request)
-        selector.select()
-        answered, started = 0, time.perf_counter()
-        while time.perf_counter() - started < seconds:
-            for key, _ in selector.select():
-                key.data.recv(65_536)
-                key.data.sendall(request)
-                answered += 1
-    return {"per_second": answered / (time.perf_counter() - started)}
-
-
-def connect(port: int, count: int) -> dict[str, object]:
-    """Open a connection for each of many requests."""
-    for _ in range(count):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("POST", "/hook", b"x" * _PAYLOAD)
-        connection.getresponse().read()
-        connection.close()
-    return {"connections": count}
-
-
 MODES: Final[dict[str, Callable[..., dict[str, object]]]] = {
-    one.__name__: one
-    for one in (window, flood, clients, large, relay, pair, rate, count, post, hook, acknowledged, requests, connect)
+    one.__name__: one for one in (window, flood, clients, large, relay, pair, count, hook)
 }
 
 

@@ -1,8 +1,9 @@
-"""What the benchmarks share: processes on free ports, CPU and memory of a process, medians."""
+"""What the benchmarks share: routes, processes on free ports, their load, CPU and memory of a process, medians."""
 
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import statistics
@@ -15,10 +16,35 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from amqtt_rest_bridge.settings import Settings
 from tests.support.ports import free_port
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 BRIDGE = "amqtt_rest_bridge.plugin.RestBridgePlugin"
+OUTSTANDING = 64
+WORKERS = Settings.workers
+SLOW = 0.05  # seconds that a slow HTTP server takes
+
+
+def client_route(port: int, name: str = "R", source: str = "in") -> str:
+    """Return a route that posts what comes on `in`, and publishes the answer on `out`."""
+    return f"""
+DEFINE ROUTE {name} WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
+        WITH DEFAULT_CONTENT_TYPE "application/octet-stream"
+    ADD EVENT E
+        WITH SOURCE_TOPIC "{source}" WITH METHOD "POST" WITH ENDPOINT "/echo" WITH BODY "{{payload}}"
+        WITH DESTINATION_TOPIC "out"
+"""
+
+
+def server_route(port: int) -> str:
+    """Return a route that publishes on `out` what is posted to `/hook`."""
+    return f"""
+DEFINE ROUTE Hook WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
+    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "out"
+"""
 
 
 @contextlib.contextmanager
@@ -37,7 +63,7 @@ def process(*arguments: str, **keywords: Any) -> Iterator[subprocess.Popen[str]]
 @contextlib.contextmanager
 def echo_server(delay: float = 0.0, port: int = 0, hangs: float = 0.0) -> Iterator[int]:
     """Run the HTTP target; gives its port. With `hangs` it answers nothing for the first seconds after its start."""
-    with process("-m", "tests.benchmarks.http_echo", str(delay), str(port), stdout=subprocess.PIPE) as running:
+    with process("-m", "tests.benchmarks.target", "echo", str(delay), str(port), stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         found = int(running.stdout.readline())
         if hangs:
@@ -83,7 +109,44 @@ def bridge_broker(
     return run()
 
 
-def await_port(port: int, running: subprocess.Popen[str], seconds: float = 30.0) -> None:
+def load(mode: str, *numbers: float) -> subprocess.Popen[str]:
+    """Start a process of `tests.benchmarks.load`."""
+    command = [sys.executable, "-m", "tests.benchmarks.load", mode, *map(str, numbers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def counting(port: int, seconds: float) -> subprocess.Popen[str]:
+    """Start a process that counts what arrives on `out`, and wait until it has subscribed."""
+    running = load("count", port, seconds)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    return running
+
+
+def result(running: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for what a load process measured."""
+    output, _ = running.communicate()
+    measured: dict[str, Any] = json.loads(output)
+    return measured
+
+
+def wrk(url: str, connections: int, seconds: float, *options: str) -> dict[str, float]:
+    """Post 100 bytes over kept connections for some seconds; return requests, requests/s, and errors of the answers.
+
+    `options` of wrk take the place of the script that posts.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write('wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Content-Type"] = "text/plain"')
+        script.flush()
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}", *(options or ("-s", script.name)), url]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+) requests in ([\d.]+)s", output)
+    assert found is not None, output
+    errors = sum(map(int, re.findall(r"(?:connect|read|write|timeout|responses:?) (\d+)", output)))
+    return {"requests": int(found[1]), "per_second": int(found[1]) / float(found[2]), "errors": errors}
+
+
+def await_port(port: int, running: subprocess.Popen[str], seconds: float = 120.0) -> None:
     """Wait until something accepts on a port."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -129,7 +129,7 @@ DEFINE ROUTE Guest WITH TYPE REST_API
 def soak(minutes: float, seed: int) -> bool:
     """Run, print the books, say whether they balance."""
     moments, target = random.Random(seed), free_port()
-    with TemporaryDirectory() as name, rig.process("-m", "tests.benchmarks.faulty_target", str(target), str(seed)):
+    with TemporaryDirectory() as name, rig.process("-m", "tests.benchmarks.target", "faulty", str(target), str(seed)):
         folder, log = Path(name), Path(name, "broker.log")
         (folder / "routes.lot").write_text(routes(target, ""))
         settings = {"routes": str(folder / "routes.lot"), "spool": str(folder / "spool.db"), "reload_seconds": 0}

@@ -6,7 +6,7 @@ Brokers, HTTP target and clients are processes of their own; payloads of 100 byt
 rounds. TREE is another checkout, such as `git worktree add /tmp/old 493b0165` makes; all run with this Python. The
 worker acknowledges a message when its result is acknowledged, the script on arrival; the script needs the extra
 `benchmark` and is left out without it. CPU is that of the broker and of what makes the calls. Sections: throughput,
-slow, server (16 connections post to server mode; needs wrk), memory, scale.
+slow, server (16 connections post to server mode; needs wrk), memory (also of the plugin), scale.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import rig, server_mode
-from tests.benchmarks.client_mode import OUTSTANDING, SLOW, WORKERS, load, result, route
+from tests.benchmarks import rig
+from tests.benchmarks.rig import OUTSTANDING, SLOW, WORKERS, client_route, load, result
 from tests.support.ports import free_port
 from tests.worker.mosquitto import Mosquitto
 
@@ -81,7 +81,7 @@ def trees(tree: Path | None) -> dict[str, Path | None]:
 
 def client_worker(target: int, tree: Path | None) -> AbstractContextManager[tuple[int, list[int]]]:
     """Run a worker of client mode."""
-    return workers(route(target), tree=tree)
+    return workers(client_route(target), tree=tree)
 
 
 def arms(tree: Path | None) -> Iterator[tuple[str, Callable[[int], AbstractContextManager[tuple[int, list[int]]]]]]:
@@ -162,7 +162,7 @@ def server(tree: Path | None) -> None:
     for _ in range(ROUNDS):
         for name, one in trees(tree).items():
             http = free_port()
-            with workers(server_mode.route(http), tree=one) as (port, pids):
+            with workers(rig.server_route(http), tree=one) as (port, pids):
                 measured[name].append(posted(port, http, pids))
     compare("requests/s", measured, "per_second")
     compare("CPU a request (us)", measured, "cpu_us")
@@ -176,24 +176,33 @@ def posted(port: int, http: int, pids: list[int]) -> dict[str, Any]:
     """Post over 16 connections, and take the times of another caller's requests."""
     before = [rig.cpu_seconds(pid) for pid in pids]
     other = load("hook", port, SECONDS - 1, http, 100)
-    measured: dict[str, Any] = {**server_mode.wrk(http, 16, int(SECONDS))}
+    measured: dict[str, Any] = {**rig.wrk(f"http://127.0.0.1:{http}/hook", 16, SECONDS)}
     used = [(rig.cpu_seconds(pid) - then) / measured["requests"] * 1e6 for pid, then in zip(pids, before, strict=True)]
     times = result(other)["latencies"]
     shares = {f"p{share}": rig.quantile(times, share / 100) for share in (50, 99)}
     return measured | shares | {"cpu_us": sum(used), "parts_us": used}
 
 
+@contextlib.contextmanager
+def plugin(text: str) -> Started:
+    """Run amqtt with the plugin."""
+    with rig.bridge_broker(text, start_seconds=120) as (port, broker):
+        result(load("window", port, 60, 1, 1))  # the bridge has started
+        yield port, [broker.pid, *rig.children(broker.pid)]
+
+
 def memory(tree: Path | None) -> None:
-    """Resident memory of what makes the calls, at the start and after 100,000 messages."""
+    """Resident memory of the broker and the bridge, at the start and after 100,000 messages."""
     with rig.echo_server() as target:
-        for name, one in trees(tree).items():
-            with workers(route(target), tree=one) as (port, (_, *bridge)):
-                before = sum(map(rig.resident_mb, bridge))
+        one = client_route(target)
+        many = "".join(client_route(target, f"R{number}", f"idle/{number}") for number in range(1_000))
+        arms = {f"{name} beside mosquitto": workers(one, tree=at) for name, at in trees(tree).items()}
+        for name, arm in {**arms, "plugin": plugin(one), "plugin, 1,001 routes": plugin(one + many)}.items():
+            with arm as (port, pids):
+                before = [f"{rig.resident_mb(pid):.0f}" for pid in pids]
                 sent = result(load("window", port, 120, OUTSTANDING, 100_000, QOS))["sent"]
-                after = sum(map(rig.resident_mb, bridge))
-            rig.report(
-                f"{name}: MB at the start / after {sent:,} messages", f"{before:.0f} / {after:.0f}", "at most 60"
-            )
+                after = [f"{rig.resident_mb(pid):.0f}" for pid in pids]
+            rig.report(f"{name}: MB at the start / after {sent:,} messages", f"{'+'.join(before)} / {'+'.join(after)}")
 
 
 def busy_share(since: tuple[float, float]) -> tuple[float, tuple[float, float]]:
@@ -212,7 +221,7 @@ def scale(_tree: Path | None) -> None:
     with rig.echo_server(SLOW) as target:
         for _ in range(ROUNDS):
             for slots, values in shares.items():
-                with workers(route(target), slots) as (port, pids):
+                with workers(client_route(target), slots) as (port, pids):
                     time.sleep(0.5)
                     since = busy_share((0, 0))[1]
                     measured = pressed(port, pids, 2 * WORKERS * slots)
