@@ -89,6 +89,16 @@ class Client:
         assert result.status_code == 200, result.text
         return [each["slug"] for each in result.json["results"]]
 
+    def posted(self, query: str, **members: Any) -> list[str]:
+        """Return the slugs that a search by POST finds."""
+        return [each["slug"] for each in self.post({"query": query, **members}).json["results"]]
+
+    def read(self, name: str = "one") -> dict[str, Any]:
+        """Return a template."""
+        result = self.get(f"/api/templates/{name}")
+        assert result.status_code == 200, result.text
+        return dict(result.json["template"])
+
 
 _API = "urn:openapi"
 _REGISTRY: Registry[Any] = Registry().with_resource(_API, DRAFT202012.create_resource(description()))

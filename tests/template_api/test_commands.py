@@ -5,27 +5,24 @@ import io
 import json
 import sqlite3
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from template_api.cli import main
 from template_api.library import TemplateLibrary
 from tests.support.forked import TEMPLATE_API, Forked
-
-Make = Callable[..., dict[str, Any]]
+from tests.support.library_store import template
 
 
 @pytest.fixture
-def library(tmp_path: Path, make_template: Make, monkeypatch: pytest.MonkeyPatch) -> Path:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A .jsonl file of two templates; the environment names the database."""
     monkeypatch.setenv("TEMPLATE_API_DATABASE_URL", f"sqlite:///{tmp_path / 'library.db'}")
     file = tmp_path / "library.jsonl"
     templates = [
-        make_template("one", title="First\x1b[31m", difficulty="beginner", published_at="2026-01-02"),
-        make_template("two", status="draft"),
+        template("one", title="First\x1b[31m", difficulty="beginner", published_at="2026-01-02"),
+        template("two", status="draft"),
     ]
     file.write_text("".join(json.dumps(each) + "\n" for each in templates))
     return file
@@ -48,11 +45,9 @@ def test_import_reports_what_is_wrong_and_ends_with_1(library: Path, capsys: pyt
     )
 
 
-def test_several_paths_are_one_import(
-    library: Path, tmp_path: Path, make_template: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_paths_are_one_import(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps(make_template("three")) + "\n")
+    other.write_text(json.dumps(template("three")) + "\n")
     assert main(["import", str(library), str(other)]) == 0
     assert capsys.readouterr().out == "3 added, 0 changed, 0 unchanged, 0 failed\n"
     assert main(["import", "--prune", str(other), str(library)]) == 0
@@ -63,7 +58,7 @@ def test_several_paths_are_one_import(
 
 
 def test_a_dry_run_reports_and_changes_nothing(
-    library: Path, tmp_path: Path, make_template: Make, capsys: pytest.CaptureFixture[str]
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["import", "--dry-run", str(library)]) == 0
     summary = "2 added, 0 changed, 0 unchanged, 0 failed; nothing was changed (dry run)\n"
@@ -73,7 +68,7 @@ def test_a_dry_run_reports_and_changes_nothing(
     main(["list", "--json"])
     before = capsys.readouterr().out
     library.write_text(
-        "".join(json.dumps(make_template(slug, title="New", tags=["x"])) + "\n" for slug in ("one", "three", "four"))
+        "".join(json.dumps(template(slug, title="New", tags=["x"])) + "\n" for slug in ("one", "three", "four"))
     )
     assert main(["import", "--dry-run", "--prune", str(library)]) == 0
     expected = "2 added, 1 changed, 0 unchanged, 0 failed, 1 hidden"

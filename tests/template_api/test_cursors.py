@@ -2,18 +2,15 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from template_api.library import set_status
 from template_api.query import cursor_text, search_query
 from template_api.records import Place, Status, TemplateQuery
+from tests.support.library_store import Client, Store, template
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Client, Store
-
-Make = Callable[..., dict[str, Any]]
 WALKS = [
     "/api/templates?limit=4", "/api/templates?limit=4&sort=title", "/api/templates?limit=4&updated_since=2020-01-01",
     "/api/search?q=pump&limit=4", "/api/search?q=pump&limit=4&sort=newest", "/api/search?q=pump&limit=4&sort=title",
@@ -23,11 +20,11 @@ STABLE = [path for path in WALKS if "q=" not in path or "sort=" in path]
 """Walks whose order a change of another template leaves as it is."""
 
 
-def pumps(make_template: Make, numbers: range, **members: Any) -> list[dict[str, Any]]:
+def pumps(numbers: range, **members: Any) -> list[dict[str, Any]]:
     """Make templates whose words and dates differ, so that each publication changes the order of all."""
     source = random.Random(7)
     return [
-        make_template(
+        template(
             f"t{n:03}",
             title=f"{source.choice('bcdf')} pump {n}",
             content="pump valve " * source.randint(0, 9) + "meter " * source.randint(0, 9),
@@ -42,7 +39,7 @@ def following(page: Any) -> str | None:
     return link.partition("<")[2].partition(">")[0] if link else None
 
 
-def walk(client: "Client", path: str | None, between: Callable[[int], None] = lambda _number: None) -> list[str]:
+def walk(client: Client, path: str | None, between: Callable[[int], None] = lambda _number: None) -> list[str]:
     """Follow the links to the end; return the slugs, and do something between two pages."""
     seen: list[str] = []
     number = 0
@@ -56,28 +53,29 @@ def walk(client: "Client", path: str | None, between: Callable[[int], None] = la
 
 
 @pytest.fixture(scope="module")
-def client(shared_store: "Store", make_template: Make) -> "Client":
+def client(shared_store: Store) -> Client:
     """A client of a library that no test changes."""
-    shared_store.bring(*pumps(make_template, range(25)))
+    shared_store.bring(*pumps(range(25)))
     return shared_store.client()
 
 
 @pytest.mark.parametrize("path", WALKS)
-def test_a_walk_shows_each_template_once_in_the_order_of_one_long_page(client: "Client", path: str) -> None:
+def test_a_walk_shows_each_template_once_in_the_order_of_one_long_page(client: Client, path: str) -> None:
     whole = client.slugs(path.replace("limit=4", "limit=30"))
+    assert client.get(path).headers["X-Total-Count"] == "25"
     assert walk(client, path) == whole
     assert len(whole) == len(set(whole)) == 25
 
 
 @pytest.mark.parametrize("path", STABLE)
 def test_a_walk_shows_nothing_twice_and_misses_nothing_when_templates_come_and_go(
-    sqlite_store: "Store", make_template: Make, path: str
+    sqlite_store: Store, path: str
 ) -> None:
-    sqlite_store.bring(*pumps(make_template, range(28)))
+    sqlite_store.bring(*pumps(range(28)))
     client = sqlite_store.client()
 
     def between(number: int) -> None:
-        sqlite_store.bring(*pumps(make_template, range(100 + number * 3, 103 + number * 3), published_at="2026-02-02"))
+        sqlite_store.bring(*pumps(range(100 + number * 3, 103 + number * 3), published_at="2026-02-02"))
         set_status(sqlite_store.url, f"t{number * 2:03}", Status.HIDDEN)
 
     hidden = {f"t{number * 2:03}" for number in range(28)}
@@ -86,8 +84,8 @@ def test_a_walk_shows_nothing_twice_and_misses_nothing_when_templates_come_and_g
     assert {f"t{n:03}" for n in range(28)} - hidden <= set(seen)
 
 
-def test_a_walk_goes_beyond_ten_thousand(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(*(make_template(f"t{n}", title="Pump", content="") for n in range(40)))
+def test_a_walk_goes_beyond_ten_thousand(sqlite_store: Store) -> None:
+    sqlite_store.bring(*(template(f"t{n}", title="Pump", content="") for n in range(40)))
     client = sqlite_store.client()
     end = client.library.find(TemplateQuery(limit=10, offset=20)).place
     assert end is not None
@@ -100,10 +98,8 @@ def test_a_walk_goes_beyond_ten_thousand(sqlite_store: "Store", make_template: M
     assert following(client.get("/api/templates?limit=5&offset=30")) is not None
 
 
-def test_a_page_begins_where_it_would_when_the_last_one_shown_is_gone(
-    sqlite_store: "Store", make_template: Make
-) -> None:
-    sqlite_store.bring(*pumps(make_template, range(12)))
+def test_a_page_begins_where_it_would_when_the_last_one_shown_is_gone(sqlite_store: Store) -> None:
+    sqlite_store.bring(*pumps(range(12)))
     client = sqlite_store.client()
     for path in STABLE:
         first = client.get(path)
@@ -114,8 +110,8 @@ def test_a_page_begins_where_it_would_when_the_last_one_shown_is_gone(
         set_status(sqlite_store.url, first.json["results"][-1]["slug"], Status.PUBLISHED)
 
 
-def test_meta_and_post_have_the_cursor_too(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(*pumps(make_template, range(9)))
+def test_meta_and_post_have_the_cursor_too(sqlite_store: Store) -> None:
+    sqlite_store.bring(*pumps(range(9)))
     client = sqlite_store.client()
     for query in ("pump", ""):
         seen: list[str] = []
@@ -132,8 +128,8 @@ def test_meta_and_post_have_the_cursor_too(sqlite_store: "Store", make_template:
     assert f"cursor={got}" in client.post({"query": "pump", "limit": 4}).headers["Link"]
 
 
-def test_the_link_keeps_the_options(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(*pumps(make_template, range(9)))
+def test_the_link_keeps_the_options(sqlite_store: Store) -> None:
+    sqlite_store.bring(*pumps(range(9)))
     client = sqlite_store.client()
     options = "exact=true&sort=title&updated_since=2020-01-01&meta=true&highlight=true&fields=id,title"
     link = following(client.get(f"/api/search?q=pump&limit=4&{options}"))
@@ -143,8 +139,8 @@ def test_the_link_keeps_the_options(sqlite_store: "Store", make_template: Make) 
     assert second["meta"]["total"] == 9
 
 
-def test_whatever_is_changed_in_a_cursor_is_refused(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(*pumps(make_template, range(9)))
+def test_whatever_is_changed_in_a_cursor_is_refused(sqlite_store: Store) -> None:
+    sqlite_store.bring(*pumps(range(9)))
     client = sqlite_store.client()
     for path in ("/api/templates?", "/api/search?q=pump&"):
         cursor = client.get(f"{path}limit=4&meta=true").json["meta"]["next_cursor"]
@@ -170,7 +166,7 @@ def test_whatever_is_changed_in_a_cursor_is_refused(sqlite_store: "Store", make_
         Place(5, ("';DROPTABLEtemplates;--",)),
     ],
 )
-def test_a_cursor_that_was_forged_with_the_right_checksum_does_no_harm(client: "Client", place: Place) -> None:
+def test_a_cursor_that_was_forged_with_the_right_checksum_does_no_harm(client: Client, place: Place) -> None:
     for path in ("/api/templates?limit=4", "/api/search?q=pump&limit=4"):
         wanted = search_query(*path.split("?")).wanted
         forged = cursor_text(TemplateQuery(text=wanted.text, limit=4, place=place))

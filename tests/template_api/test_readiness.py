@@ -7,17 +7,14 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.asking import ask
+from tests.support.library_store import Store, template
 from tests.support.served_api import Served
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
-
-Make = Callable[..., dict[str, Any]]
 Serve = Callable[..., Any]
 NAMING = ("x-ignored-parameters", "x-search-corrected")
 
@@ -28,8 +25,8 @@ def metrics(served: Served) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", answer.body.decode(), re.MULTILINE)}
 
 
-def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(make_template("pump"))
+def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: Store) -> None:
+    sqlite_store.bring(template("pump"))
     with sqlite_store.without_index() as client:
         assert client.get("/health").json == {"status": "ok"}
         refused = client.get("/ready")
@@ -49,10 +46,8 @@ def test_a_process_without_its_database_lives_and_is_not_ready(serve: Serve, sql
         assert metrics(api)["template_api_ready"] == 0
 
 
-def test_searches_that_find_nothing_are_counted_and_logged_when_asked(
-    serve: Serve, sqlite_store: "Store", make_template: Make
-) -> None:
-    sqlite_store.bring(make_template("pump", title="Pump control"))
+def test_searches_that_find_nothing_are_counted_and_logged_when_asked(serve: Serve, sqlite_store: Store) -> None:
+    sqlite_store.bring(template("pump", title="Pump control"))
     with serve("--database-url", sqlite_store.url, "--log-empty-searches") as api:
         for path in ("/api/search?q=Thermometer", "/api/search?q=Thermometer", "/api/search?q=pump", "/api/templates"):
             api.get(path)

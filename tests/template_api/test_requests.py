@@ -1,15 +1,10 @@
 """Requests that are valid, and the errors of those that are not. Every answer is checked against openapi.json."""
 
-import json
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.library_store import two_templates
-
-if TYPE_CHECKING:
-    from tests.support.library_store import Client, Store
+from tests.support.library_store import Client, Store, two_templates
 
 # Decision of Python: 3.14 measures the stack, where 64 KiB of brackets have room; earlier versions count.
 TOO_DEEP = "nested too deeply" if sys.version_info < (3, 14) else "the body "
@@ -17,7 +12,7 @@ UUID = "11111111-2222-4333-8444-555555555555"
 
 
 @pytest.fixture(scope="module")
-def client(shared_sqlite_store: "Store") -> "Client":
+def client(shared_sqlite_store: Store) -> Client:
     """A client of a library that no test changes."""
     return two_templates(shared_sqlite_store)
 
@@ -47,23 +42,6 @@ def client(shared_sqlite_store: "Store") -> "Client":
         pytest.param("q=%FF", "q is not valid UTF-8", id="q not UTF-8"),
         pytest.param("q=\xff", "q is not valid UTF-8", id="q of raw bytes"),
         pytest.param("q=%ED%A0%80", "q is not valid UTF-8", id="q of a lone surrogate"),
-    ],
-)
-def test_a_parameter_that_breaks_its_rule_is_refused_by_name(
-    client: "Client", path: str, query: str, told: str
-) -> None:
-    if path == "/api/search" and "q=" not in query:
-        query = f"q=x&{query}"
-    refused = client.get(path, query_string=query)
-    assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_parameter")
-    assert told in refused.json["error"]["message"]
-    assert refused.json["error"]["hint"]
-    assert len(refused.text) < 600
-
-
-@pytest.mark.parametrize(
-    ("query", "told"),
-    [
         pytest.param("difficulty=expert", "one of beginner, intermediate, advanced", id="unknown difficulty"),
         pytest.param("difficulty=Beginner", "difficulty", id="difficulty in capitals"),
         pytest.param("difficulty=", "difficulty", id="blank difficulty"),
@@ -74,28 +52,29 @@ def test_a_parameter_that_breaks_its_rule_is_refused_by_name(
         pytest.param("tag_ids=%FF", "tag_ids is not valid UTF-8", id="tag_ids not UTF-8"),
     ],
 )
-def test_a_filter_that_breaks_its_rule_is_refused_by_name(client: "Client", query: str, told: str) -> None:
-    refused = client.get("/api/templates", query_string=query)
+def test_a_parameter_that_breaks_its_rule_is_refused_by_name(client: Client, path: str, query: str, told: str) -> None:
+    if path == "/api/search" and "q=" not in query:
+        query = f"q=x&{query}"
+    refused = client.get(path, query_string=query)
     assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_parameter")
     assert told in refused.json["error"]["message"]
+    assert refused.json["error"]["hint"]
+    assert len(refused.text) < 600
 
 
 @pytest.mark.parametrize("blank", ["\t", "\u0085", "\u00a0", "\u1680", "\u2003", "\u2028", "\u3000 \n"])
-def test_every_kind_of_blank_is_blank(client: "Client", blank: str) -> None:
+def test_every_kind_of_blank_is_blank(client: Client, blank: str) -> None:
     assert client.get("/api/search", params={"q": blank}).status_code == 400
-    assert len(client.slugs("/api/templates", q=blank)) == 2
-    assert len(client.post({"query": blank}).json["results"]) == 2
+    assert len(client.slugs("/api/templates", q=blank)) == len(client.posted(blank)) == 2
 
 
 @pytest.mark.parametrize("text", ["\x1c", "\x1f", "\u200b", "\ufeff", "\0"])
-def test_what_is_not_blank_is_a_text_that_matches_nothing(client: "Client", text: str) -> None:
-    assert client.slugs("/api/search", q=text) == []
-    assert client.slugs("/api/templates", q=text) == []
-    assert client.post({"query": text}).json["results"] == []
+def test_what_is_not_blank_is_a_text_that_matches_nothing(client: Client, text: str) -> None:
+    assert client.slugs("/api/search", q=text) == client.slugs("/api/templates", q=text) == client.posted(text) == []
 
 
 @pytest.mark.parametrize("query", ["", "q=", "q=%20%09", "limit=5", "Q=x"])
-def test_a_search_needs_a_text(client: "Client", query: str) -> None:
+def test_a_search_needs_a_text(client: Client, query: str) -> None:
     refused = client.get("/api/search", query_string=query)
     assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_parameter")
 
@@ -112,13 +91,13 @@ def test_a_search_needs_a_text(client: "Client", query: str) -> None:
         pytest.param("difficulty=advanced&difficulty=beginner&category_id=x&category_id=" + UUID, id="last filters"),
     ],
 )
-def test_a_list_takes_what_has_a_meaning(client: "Client", query: str) -> None:
+def test_a_list_takes_what_has_a_meaning(client: Client, query: str) -> None:
     answered = client.get("/api/templates", query_string=query)
     assert answered.status_code == 200
     assert len(answered.json["results"]) == (0 if "category_id" in query else 2)
 
 
-def test_a_result_has_content_score_and_the_words_found(client: "Client") -> None:
+def test_a_result_has_content_score_and_the_words_found(client: Client) -> None:
     [found] = client.get("/api/search?q=recieve").json["results"]
     assert found["slug"] == "webhook"
     assert found["content"] == "Details " * 300
@@ -130,18 +109,16 @@ def test_a_result_has_content_score_and_the_words_found(client: "Client") -> Non
     assert exact["difficulty"] == "beginner"
 
 
-def test_a_blank_post_query_answers_the_most_recent_that_pass_the_filters(client: "Client") -> None:
+def test_a_blank_post_query_answers_the_most_recent_that_pass_the_filters(client: Client) -> None:
     answered = client.post({"query": "  ", "filters": {"difficulty": None, "category_id": None, "tag_ids": None}})
-    assert [each["slug"] for each in answered.json["results"]] == ["weather", "webhook"]
-    assert [each["score"] for each in answered.json["results"]] == [0, 0]
-    assert [each["slug"] for each in client.post({"query": "", "limit": 1}).json["results"]] == ["weather"]
-    filtered = client.post({"query": "", "filters": {"difficulty": "beginner"}})
-    assert [each["slug"] for each in filtered.json["results"]] == ["weather"]
-    assert client.post({"query": "", "filters": {"category_id": "no such"}}).json["results"] == []
-    assert len(client.post({"query": "", "filters": {"category_id": " "}}).json["results"]) == 2
+    assert [(each["slug"], each["score"]) for each in answered.json["results"]] == [("weather", 0), ("webhook", 0)]
+    assert client.posted("", limit=1.0, page=3) == ["weather"]
+    assert client.posted("", filters={"difficulty": "beginner"}) == ["weather"]
+    assert client.posted("", filters={"category_id": "no such"}) == []
+    assert len(client.posted("", filters={"category_id": " "})) == 2
 
 
-def test_null_is_as_good_as_leaving_a_member_of_the_body_out(client: "Client") -> None:
+def test_null_is_as_good_as_leaving_a_member_of_the_body_out(client: Client) -> None:
     plain = client.post({"query": "webhook"}).json
     assert client.post({"query": "webhook", "limit": None, "filters": None}).json == plain
     names = ("category_id", "difficulty", "tag_ids", "route_ids", "broker_version_ids")
@@ -187,7 +164,7 @@ def test_null_is_as_good_as_leaving_a_member_of_the_body_out(client: "Client") -
     ],
 )
 def test_a_body_that_breaks_its_rule_is_refused_in_the_form_of_post(
-    client: "Client", body: str | bytes, told: str
+    client: Client, body: str | bytes, told: str
 ) -> None:
     refused = client.ask("POST", "/api/search", body=body, headers={"Content-Type": "application/json"})
     document = refused.json
@@ -197,35 +174,17 @@ def test_a_body_that_breaks_its_rule_is_refused_in_the_form_of_post(
     assert document["hint"]
 
 
-def test_an_integral_float_and_unknown_members_are_taken(client: "Client") -> None:
-    answered = client.post({"query": "", "limit": 1.0, "page": 3})
-    assert len(answered.json["results"]) == 1
-
-
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "status"),
     [
-        pytest.param({"Content-Type": "text/plain"}, id="text"),
-        pytest.param({"Content-Type": "application/x-www-form-urlencoded"}, id="form"),
-        pytest.param({"Content-Type": "application/json", "Content-Encoding": "gzip"}, id="gzip"),
-        pytest.param({"Content-Type": ""}, id="none"),
+        pytest.param({"Content-Type": "text/plain"}, 415, id="text"),
+        pytest.param({"Content-Type": "application/x-www-form-urlencoded"}, 415, id="form"),
+        pytest.param({"Content-Type": "application/json", "Content-Encoding": "gzip"}, 415, id="gzip"),
+        pytest.param({"Content-Type": ""}, 415, id="none"),
+        pytest.param({"Content-Type": "Application/JSON; charset=utf-8"}, 200, id="parameters and capitals"),
     ],
 )
-def test_a_body_that_is_not_sent_as_json_is_refused(client: "Client", headers: dict[str, str]) -> None:
-    refused = client.ask("POST", "/api/search", body='{"query": ""}', headers=headers)
-    assert (refused.status_code, refused.json["code"]) == (415, "unsupported_media_type")
-    assert isinstance(refused.json["error"], str)
-
-
-def test_the_media_type_may_have_parameters_and_capitals(client: "Client") -> None:
-    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
-    assert client.ask("POST", "/api/search", body='{"query": ""}', headers=headers).status_code == 200
-
-
-def test_a_body_of_64_kib_is_taken_and_a_larger_one_refused(client: "Client") -> None:
-    body = json.dumps({"query": "", "x": ""})
-    body = body.replace('"x": "', '"x": "' + "y" * (65536 - len(body)))
-    headers = {"Content-Type": "application/json"}
-    assert client.ask("POST", "/api/search", body=body, headers=headers).status_code == 200
-    refused = client.ask("POST", "/api/search", body=body + " ", headers=headers)
-    assert (refused.status_code, refused.json["code"]) == (413, "payload_too_large")
+def test_a_body_that_is_not_sent_as_json_is_refused(client: Client, headers: dict[str, str], status: int) -> None:
+    answered = client.ask("POST", "/api/search", body='{"query": ""}', headers=headers)
+    assert answered.status_code == status
+    assert status == 200 or (answered.json["code"], type(answered.json["error"])) == ("unsupported_media_type", str)

@@ -1,25 +1,20 @@
 """What lists and searches can be asked beside a text: order, members, marks, what is said about the results."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from template_api.library import set_status
 from template_api.records import Status
-from tests.support.library_store import template
+from tests.support.library_store import Client, Store, template
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Client, Store
-
-Make = Callable[..., dict[str, Any]]
 LISTS = ("/api/templates?q=pump", "/api/search?q=pump")
 
 
 @pytest.fixture(scope="module")
-def client(shared_store: "Store") -> "Client":
+def client(shared_store: Store) -> Client:
     """A client of a library that no test changes."""
     shared_store.bring(
         template("zebra", title="Zebra pump", published_at="2026-01-01", tags=["http"], content="The pump runs."),
@@ -30,7 +25,7 @@ def client(shared_store: "Store") -> "Client":
     return shared_store.client()
 
 
-def asked(client: "Client", **options: Any) -> list[Any]:
+def asked(client: Client, **options: Any) -> list[Any]:
     """Ask GET and POST for the same, and return the answers."""
     text = options.pop("q")
     given = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in options.items()}
@@ -38,7 +33,7 @@ def asked(client: "Client", **options: Any) -> list[Any]:
     return [client.get("/api/search", params={"q": text, **given}, params_csv=False), client.post(body)]
 
 
-def test_without_options_bodies_keep_their_shape(client: "Client") -> None:
+def test_without_options_bodies_keep_their_shape(client: Client) -> None:
     results = ["id", "slug", "title", "short_description", "url", "category", "tags", "routes", "broker_version"]
     results += ["published_at", "updated_at"]
     listed = client.get("/api/templates?q=weather").json
@@ -49,7 +44,7 @@ def test_without_options_bodies_keep_their_shape(client: "Client") -> None:
         assert list(answer.json["results"][0]) == [*results, "content", "score", "matched"]
 
 
-def test_get_and_post_take_the_same_options_with_the_same_effect(client: "Client") -> None:
+def test_get_and_post_take_the_same_options_with_the_same_effect(client: Client) -> None:
     for options in (
         {"sort": "title"},
         {"sort": "newest", "fields": "id,title"},
@@ -64,13 +59,13 @@ def test_get_and_post_take_the_same_options_with_the_same_effect(client: "Client
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_results_are_sorted_as_asked(client: "Client", path: str) -> None:
+def test_results_are_sorted_as_asked(client: Client, path: str) -> None:
     assert client.slugs(f"{path}&sort=title") == ["alarm", "eclair", "zebra"]
     assert client.slugs(f"{path}&sort=newest") == ["alarm", "eclair", "zebra"]
     assert client.slugs(path) == client.slugs(f"{path}&sort=relevance")
 
 
-def test_a_list_without_a_text_is_sorted_as_asked(client: "Client") -> None:
+def test_a_list_without_a_text_is_sorted_as_asked(client: Client) -> None:
     newest = ["weather", "alarm", "eclair", "zebra"]
     assert client.slugs("/api/templates") == client.slugs("/api/templates?sort=newest") == newest
     assert client.slugs("/api/templates?sort=relevance") == newest
@@ -79,22 +74,22 @@ def test_a_list_without_a_text_is_sorted_as_asked(client: "Client") -> None:
     assert [(each["slug"], each["score"]) for each in posted[:2]] == [("alarm", 0), ("eclair", 0)]
 
 
-def test_titles_that_begin_alike_are_in_the_order_of_their_ends(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(*(make_template(f"t{n}", title=f"Receive a webhook from {9 - n}") for n in range(10)))
+def test_titles_that_begin_alike_are_in_the_order_of_their_ends(sqlite_store: Store) -> None:
+    sqlite_store.bring(*(template(f"t{n}", title=f"Receive a webhook from {9 - n}") for n in range(10)))
     client = sqlite_store.client()
     expected = [f"t{9 - n}" for n in range(10)]
     assert client.slugs("/api/templates?sort=title") == expected
     assert client.slugs("/api/search?q=webhook&sort=title&limit=4") == expected[:4]
 
 
-def test_a_score_and_the_words_found_stay_under_every_order(client: "Client") -> None:
+def test_a_score_and_the_words_found_stay_under_every_order(client: Client) -> None:
     for sort in ("relevance", "newest", "title"):
         for found in client.get(f"/api/search?q=pump&sort={sort}").json["results"]:
             assert 0 < found["score"] <= 1
             assert found["matched"] == ["pump"]
 
 
-def test_exact_searches_for_the_words_as_typed(client: "Client") -> None:
+def test_exact_searches_for_the_words_as_typed(client: Client) -> None:
     for answer in asked(client, q="wether pumpp"):
         assert len(answer.json["results"]) == 4
     for answer in asked(client, q="wether pump", exact=True, meta=True):
@@ -104,7 +99,7 @@ def test_exact_searches_for_the_words_as_typed(client: "Client") -> None:
         assert "X-Search-Corrected" not in answer.headers
 
 
-def test_meta_says_what_was_made_of_the_query(client: "Client") -> None:
+def test_meta_says_what_was_made_of_the_query(client: Client) -> None:
     for answer in asked(client, q="wether qqqqqqqq", meta=True):
         assert list(answer.json) == ["results", "meta"]
         meta = answer.json["meta"]
@@ -117,7 +112,7 @@ def test_meta_says_what_was_made_of_the_query(client: "Client") -> None:
     assert client.get("/api/templates?q=wether").headers["X-Search-Corrected"] == "wether=weather"
 
 
-def test_meta_counts_the_facets_of_the_results(client: "Client") -> None:
+def test_meta_counts_the_facets_of_the_results(client: Client) -> None:
     facets = client.get("/api/search?q=pump&meta=true").json["meta"]["facets"]
     assert list(facets) == list(client.get("/api/facets").json)
     assert [(each["name"], each["count"]) for each in facets["tags"]] == [("http", 2)]
@@ -127,7 +122,7 @@ def test_meta_counts_the_facets_of_the_results(client: "Client") -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_fields_choose_the_members_of_results(client: "Client", path: str) -> None:
+def test_fields_choose_the_members_of_results(client: Client, path: str) -> None:
     for found in client.get(f"{path}&fields=title,id, ,id").json["results"]:
         assert list(found) == ["id", "title"]
     assert [list(found) for found in client.get(f"{path}&fields=difficulty").json["results"]].count([]) == 2
@@ -135,13 +130,13 @@ def test_fields_choose_the_members_of_results(client: "Client", path: str) -> No
     assert {tuple(found) for found in marked} == {("id", "snippet")}
 
 
-def test_fields_of_post_are_a_list_or_a_text(client: "Client") -> None:
+def test_fields_of_post_are_a_list_or_a_text(client: Client) -> None:
     wanted = [client.post({"query": "pump", "fields": given}).json for given in (["score", "id"], "id,score")]
     assert wanted[0] == wanted[1]
     assert list(wanted[0]["results"][0]) == ["id", "score"]
 
 
-def test_a_snippet_is_escaped_but_for_its_marks(client: "Client") -> None:
+def test_a_snippet_is_escaped_but_for_its_marks(client: Client) -> None:
     found = {each["slug"]: each["snippet"] for each in client.get("/api/search?q=pump&highlight=true").json["results"]}
     assert found["zebra"] == "The <mark>pump</mark> runs."
     assert "&lt;b&gt;<mark>pumps</mark>&lt;/b&gt; &amp; more" in found["alarm"]
@@ -155,8 +150,8 @@ def test_a_snippet_is_escaped_but_for_its_marks(client: "Client") -> None:
 @pytest.mark.parametrize(
     "text", ["温度计 sensor", "</mark><script>alert(1)</script>", "pump" * 3000, "e\u0301clair", "a " * 15000]
 )
-def test_any_content_has_a_snippet(sqlite_store: "Store", make_template: Make, text: str) -> None:
-    sqlite_store.bring(make_template("one", title="Pump 温度计", content=f"{text} pump {text}"))
+def test_any_content_has_a_snippet(sqlite_store: Store, text: str) -> None:
+    sqlite_store.bring(template("one", title="Pump 温度计", content=f"{text} pump {text}"))
     for query in ("pump", "温度", "eclair"):
         for each in sqlite_store.client().get("/api/search", params={"q": query, "highlight": "true"}).json["results"]:
             plain = each["snippet"].replace("<mark>", "").replace("</mark>", "")
@@ -164,8 +159,8 @@ def test_any_content_has_a_snippet(sqlite_store: "Store", make_template: Make, t
             assert each["snippet"].count("<mark>") == each["snippet"].count("</mark>")
 
 
-def test_only_what_changed_since_a_time_is_found(store: "Store", make_template: Make) -> None:
-    store.bring(make_template("old", title="Old pump"))
+def test_only_what_changed_since_a_time_is_found(store: Store) -> None:
+    store.bring(template("old", title="Old pump"))
     client = store.client()
     since = "2026-01-01"
     assert client.slugs("/api/templates", updated_since=since) == ["old"]
@@ -174,7 +169,7 @@ def test_only_what_changed_since_a_time_is_found(store: "Store", make_template: 
         moment = "'2020-05-05T10:00:00.000000Z'"
         connection.exec_driver_sql(f"UPDATE templates SET updated_at = {moment}, changed = changed + 9")
         connection.exec_driver_sql("UPDATE library SET version = version + 9")
-    store.bring(make_template("new", title="New pump", published_at="2019-01-01"))
+    store.bring(template("new", title="New pump", published_at="2019-01-01"))
     for path, given in (("/api/templates", {}), ("/api/templates", {"q": "pump"}), ("/api/search", {"q": "pump"})):
         assert client.slugs(path, **given, updated_since=since) == ["new"]
         assert client.get(path, params={**given, "updated_since": since}).headers["X-Total-Count"] == "1"
@@ -207,7 +202,7 @@ def test_only_what_changed_since_a_time_is_found(store: "Store", make_template: 
         ("cursor", "ü€", "cursor must be"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_alike_by_get_and_post(client: "Client", name: str, value: str, told: str) -> None:
+def test_a_wrong_value_is_refused_alike_by_get_and_post(client: Client, name: str, value: str, told: str) -> None:
     for path in LISTS:
         refused = client.get(f"{path}&{name}={quote(value)}")
         assert (refused.status_code, refused.json["error"]["code"]) == (400, "invalid_parameter")
@@ -218,7 +213,7 @@ def test_a_wrong_value_is_refused_alike_by_get_and_post(client: "Client", name: 
 
 
 @pytest.mark.parametrize("wrong", [1, [], [1], {}, 1.5, "true"])
-def test_a_member_of_another_type_is_refused(client: "Client", wrong: object) -> None:
+def test_a_member_of_another_type_is_refused(client: Client, wrong: object) -> None:
     for name in ("meta", "exact", "highlight", "sort", "updated_since", "cursor", "fields"):
         if not (name == "cursor" and wrong == "true"):
             assert client.post({"query": "pump", name: wrong}).status_code == 400, name
@@ -235,7 +230,7 @@ def test_a_member_of_another_type_is_refused(client: "Client", wrong: object) ->
         ({"limit": 5}, 'there is no filter "limit"'),
     ],
 )
-def test_an_unknown_filter_is_refused_by_name(client: "Client", filters: object, told: str) -> None:
+def test_an_unknown_filter_is_refused_by_name(client: Client, filters: object, told: str) -> None:
     refused = client.post({"query": "pump", "filters": filters})
     assert (refused.status_code, refused.json["code"]) == (400, "invalid_parameter")
     assert told in refused.json["message"]
@@ -243,7 +238,7 @@ def test_an_unknown_filter_is_refused_by_name(client: "Client", filters: object,
     assert len(refused.text) < 900
 
 
-def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
+def test_unknown_parameters_are_named_in_a_header(client: Client) -> None:
     paths = (
         "/api/templates?colour=red&page=2", "/api/search?q=pump&colour=red&page=2&page=3&=&",
         "/api/suggest?q=pu&colour=red&page=2", "/api/facets?colour=red&page=2",
@@ -265,11 +260,11 @@ def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
     assert {"X-Ignored-Parameters", "X-Search-Corrected", "X-Total-Count", "Link"} <= set(exposed.split(", "))
 
 
-def test_a_snippet_quotes_prose_before_code(sqlite_store: "Store", make_template: Make) -> None:
+def test_a_snippet_quotes_prose_before_code(sqlite_store: Store) -> None:
     code = "```lot\nDEFINE ROUTE pump WITH TYPE REST_API\n```\n"
     sqlite_store.bring(
-        make_template("both", content=f"{code * 3}\nStarts the pump."),
-        make_template("code", content=f"Text.\n\n{code}"),
+        template("both", content=f"{code * 3}\nStarts the pump."),
+        template("code", content=f"Text.\n\n{code}"),
     )
     found = sqlite_store.client().get("/api/search?q=pump&highlight=true").json["results"]
     snippets = {each["slug"]: each["snippet"] for each in found}

@@ -1,33 +1,34 @@
-"""Folders and files for imports, and what a library holds after them."""
+"""Folders and files for imports, and what is wrong with them."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from template_api.library import listed_templates
 from template_api.sources.reading import read_templates
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
 CELLS = [{"kind": 2, "language": "lot", "value": "DEFINE ROUTE A WITH TYPE REST_API"}]
+UUID = "11111111-2222-4333-8444-555555555555"
+OTHER_UUID = "99999999-2222-4333-8444-555555555555"
 
 
-def write_folder(folder: Path, yaml: str, content: str | None = None, **notebooks: object) -> Path:
-    folder.mkdir(parents=True)
-    folder.joinpath("template.yaml").write_text(yaml)
-    if content is not None:
-        folder.joinpath("README.md").write_text(content)
-    for name, cells in notebooks.items():
-        folder.joinpath(f"{name}.lotnb").write_text(cells if isinstance(cells, str) else json.dumps(cells))
+def write_folder(folder: Path, yaml: str | None, content: str | None = None, **notebooks: object) -> Path:
+    """Write a template; what is not a text becomes JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"template.yaml": yaml, "README.md": content, **{f"{name}.lotnb": each for name, each in notebooks.items()}}
+    for name, held in files.items():
+        if held is not None:
+            folder.joinpath(name).write_text(held if isinstance(held, str) else json.dumps(held))
     return folder
+
+
+def write_lines(file: Path, *lines: object) -> Path:
+    """Write a .jsonl file."""
+    file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return file
 
 
 def statuses(url: str) -> dict[str | None, str]:
     return {each.slug: each.status for each in listed_templates(url)}
-
-
-def read_one(store: "Store", name: str = "one") -> dict[str, Any]:
-    return dict(store.client().get(f"/api/templates/{name}").json["template"])
 
 
 def faults(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -17,15 +17,10 @@ from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary, delete_template
 from template_api.library.database import opened, parsed_url
 from template_api.library.models import SCHEMA_VERSION, LibraryRow, TemplateRow
+from tests.support.library_store import Store, template
+from tests.support.postgres import Postgres
+from tests.support.served_api import Answer, Served
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
-    from tests.support.postgres import Postgres
-    from tests.support.served_api import Answer, Served
-
-Make = Callable[..., dict[str, Any]]
-
 
 LATER = {"notebooks": ["role"], "library": ["synonyms"], "templates": ["updated_at", "prepared"]}
 """The columns that the first version of the schema lacks."""
@@ -56,9 +51,9 @@ def state(url: str) -> tuple[bool, int]:
     return "prepared" in names, version
 
 
-def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", make_template: Make) -> None:
+def test_an_older_database_is_upgraded_and_keeps_its_templates(store: Store) -> None:
     notebooks = {"solution": {"filename": "a.lotnb", "cells": [{"value": "DEFINE ROUTE A WITH TYPE REST_API"}]}}
-    store.bring(make_template("one", notebooks=notebooks))
+    store.bring(template("one", notebooks=notebooks))
     make_older(store.url)
     client = store.client()
     assert client.slugs("/api/search", q="template") == ["one"]
@@ -66,20 +61,18 @@ def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", m
     listed = client.post({"query": "", "filters": {"route_ids": ["rest-api"]}}).json["results"]
     assert [each["slug"] for each in listed] == ["one"]
     assert state(store.url) == (True, SCHEMA_VERSION)
-    store.bring(make_template("new", notebooks=notebooks))
-    old, new = (store.client().get(f"/api/templates/{slug}").json["template"] for slug in ("one", "new"))
+    store.bring(template("new", notebooks=notebooks))
+    old, new = (store.client().read(slug) for slug in ("one", "new"))
     assert [each["notebooks"][0].get("role") for each in (old, new)] == [None, "solution"]
     delete_template(store.url, "one")
     assert store.client().slugs("/api/templates") == ["new"]
 
 
-def test_an_upgrade_that_fails_changes_nothing(
-    store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_that_fails_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_row: TemplateRow) -> None:
         raise StartError
 
-    store.bring(make_template("one"))
+    store.bring(template("one"))
     make_older(store.url)
     with monkeypatch.context() as broken:
         broken.setattr("template_api.library.models.TemplateRow.prepare", fail)
@@ -97,13 +90,13 @@ def test_a_newer_database_is_refused_with_a_clear_line(database_url: str) -> Non
         TemplateLibrary(database_url)
 
 
-def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_store: "Store", make_template: Make, tmp_path: Path) -> None:
-    sqlite_store.bring(make_template("one"))
+def test_sqlite_readers_do_not_wait_for_a_writer(sqlite_store: Store, tmp_path: Path) -> None:
+    sqlite_store.bring(template("one"))
     client = sqlite_store.client()
     writer = sqlite3.connect(tmp_path / "library.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("UPDATE templates SET title = 'Changed'")
-    assert client.get("/api/templates/one").json["template"]["title"] == "Template one"
+    assert client.read()["title"] == "Template one"
     writer.execute("ROLLBACK")
     writer.close()
 
@@ -114,7 +107,7 @@ def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeyp
         TemplateLibrary("postgresql+psycopg://h/d")
 
 
-def ask_until(served: "Served", path: str, status: int) -> "Answer":
+def ask_until(served: Served, path: str, status: int) -> Answer:
     """Ask again and again until the answer has this status, such as from the cache until a loss is noticed."""
     answers: list[Answer] = []
 
@@ -126,7 +119,7 @@ def ask_until(served: "Served", path: str, status: int) -> "Answer":
     return answers[-1]
 
 
-def assert_told_once_a_loss(served: "Served") -> None:
+def assert_told_once_a_loss(served: Served) -> None:
     """Check the log of a process that has ended: a reader thread copies it, so before the end lines may be missing."""
     log = served.log.read_text()
     told = re.findall("requests are answered with 500 until it is back|the library's database is back", log)
@@ -138,10 +131,10 @@ def assert_told_once_a_loss(served: "Served") -> None:
 
 @pytest.mark.postgres
 def test_a_lost_database_answers_500_and_service_returns_by_itself(
-    own_postgres: "Postgres", tmp_path: Path, make_template: Make, serve: Callable[..., Any]
+    own_postgres: Postgres, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
     library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(make_template("one", title="Receive a webhook")))
+    library.write_text(json.dumps(template("one", title="Receive a webhook")))
     with serve("--database-url", own_postgres.new_database(), "--library", str(library)) as served:
         ask_until(served, "/api/templates/one", 200)
         own_postgres.stop()
@@ -163,10 +156,10 @@ def test_a_lost_database_answers_500_and_service_returns_by_itself(
 
 @pytest.mark.postgres
 def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself(
-    own_postgres: "Postgres", tmp_path: Path, make_template: Make, serve: Callable[..., Any]
+    own_postgres: Postgres, tmp_path: Path, serve: Callable[..., Any]
 ) -> None:
     library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(make_template("one")))
+    library.write_text(json.dumps(template("one")))
     module = "template_api.library.postgres"
     patience = {f"{module}.ANSWER_SECONDS": 1.0, f"{module}.PING_SECONDS": 0.5}
     arguments = ("--database-url", own_postgres.new_database(), "--library", str(library))
@@ -183,7 +176,7 @@ def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself
 
 @pytest.mark.postgres
 def test_a_statement_without_an_answer_ends_and_the_next_one_gets_a_new_connection(
-    postgres_server: "Postgres", monkeypatch: pytest.MonkeyPatch
+    postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(postgres_server.new_database()) as engine:
         with monkeypatch.context() as shorter:

@@ -3,9 +3,8 @@
 import logging
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,12 +12,8 @@ from template_api.errors import DatabaseUnavailableError
 from template_api.library import Pace, TemplateLibrary, set_status
 from template_api.library.indexing import Indexer
 from template_api.records import Status, TemplateQuery
+from tests.support.library_store import Store, template
 from tests.support.waiting import eventually
-
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
-
-Make = Callable[..., dict[str, Any]]
 
 
 def found(library: TemplateLibrary, text: str) -> list[str | None]:
@@ -26,23 +21,21 @@ def found(library: TemplateLibrary, text: str) -> list[str | None]:
 
 
 @pytest.fixture
-def library(store: "Store", make_template: Make) -> Iterator[TemplateLibrary]:
+def library(store: Store) -> Iterator[TemplateLibrary]:
     """A library of ten published templates, the newest first: t0, t1, ..."""
-    store.bring(
-        *(make_template(f"t{n}", title=f"Common title{n}", published_at=f"2026-01-{20 - n}") for n in range(10))
-    )
+    store.bring(*(template(f"t{n}", title=f"Common title{n}", published_at=f"2026-01-{20 - n}") for n in range(10)))
     library = TemplateLibrary(store.url)
     yield library
     library.close()
 
 
 def test_only_changed_templates_are_indexed_again(
-    library: TemplateLibrary, store: "Store", make_template: Make, caplog: pytest.LogCaptureFixture
+    library: TemplateLibrary, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     library.refresh()
     store.bring(
-        make_template("t3", title="Something else", tags=["special"], published_at="2026-01-17"),
-        make_template("new", title="Common novelty", published_at="2026-01-15"),
+        template("t3", title="Something else", tags=["special"], published_at="2026-01-17"),
+        template("new", title="Common novelty", published_at="2026-01-15"),
     )
     set_status(store.url, "t5", Status.HIDDEN)
     with caplog.at_level(logging.DEBUG):
@@ -58,8 +51,8 @@ def test_only_changed_templates_are_indexed_again(
     assert found(library, "title5")[0] == "t5"
 
 
-def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Store", make_template: Make) -> None:
-    store.bring(make_template("t9", difficulty="advanced", published_at="2026-01-11"))
+def test_filters_follow_changed_templates(library: TemplateLibrary, store: Store) -> None:
+    store.bring(template("t9", difficulty="advanced", published_at="2026-01-11"))
     library.refresh()
     wanted = TemplateQuery(difficulty="advanced")
     assert [each.template.slug for each in library.find(wanted).found] == ["t9"]
@@ -68,7 +61,7 @@ def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Stor
     assert library.find(wanted).total == 0
 
 
-def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: "Store") -> None:
+def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: Store) -> None:
     library.follow()
     before = library.current()
     set_status(store.url, "t0", Status.HIDDEN)
@@ -77,7 +70,7 @@ def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, stor
 
 
 def test_following_outlives_a_fault_of_its_own(
-    store: "Store", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[None] = []
 
@@ -93,8 +86,8 @@ def test_following_outlives_a_fault_of_its_own(
     assert "cannot follow the library's changes" in caplog.text
 
 
-def test_a_request_looks_for_changes_itself_when_nothing_else_does(store: "Store", make_template: Make) -> None:
-    store.bring(make_template("t0"))
+def test_a_request_looks_for_changes_itself_when_nothing_else_does(store: Store) -> None:
+    store.bring(template("t0"))
     library = TemplateLibrary(store.url, pace=Pace(follow=-1))
     assert found(library, "t0") == ["t0"]
     set_status(store.url, "t0", Status.HIDDEN)
@@ -105,7 +98,7 @@ def test_a_request_looks_for_changes_itself_when_nothing_else_does(store: "Store
 
 
 def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
-    library: TemplateLibrary, store: "Store"
+    library: TemplateLibrary, store: Store
 ) -> None:
     """However long that takes: here it does not end before the test."""
     library.refresh()
@@ -122,9 +115,9 @@ def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
 
 
 def test_a_lost_database_is_reported_until_it_is_back(
-    sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sqlite_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sqlite_store.bring(make_template("one"))
+    sqlite_store.bring(template("one"))
     library = TemplateLibrary(sqlite_store.url)
     database = sqlite3.connect(tmp_path / "library.db")
     database.execute("ALTER TABLE library RENAME TO elsewhere")

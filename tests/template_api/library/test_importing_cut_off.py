@@ -1,11 +1,8 @@
 """Imports that are killed, begun and not completed, or run beside another one. On both databases."""
 
-import json
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,22 +10,17 @@ from template_api.errors import StartError
 from template_api.library import fill_empty_library, import_templates
 from template_api.sources.reading import Reading
 from tests.support.forked import TEMPLATE_API, Forked
+from tests.support.library_store import Store, template
 from tests.support.waiting import eventually
-from tests.template_api.library.imports import CELLS, statuses
-
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
-
-Make = Callable[..., dict[str, Any]]
+from tests.template_api.library.imports import CELLS, statuses, write_lines
 
 
-def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(store: "Store", tmp_path: Path) -> None:
+def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(store: Store, tmp_path: Path) -> None:
     templates = [
         {"slug": f"t{n}", "title": f"T{n}", "tags": ["a", "b"], "notebooks": [{"filename": "x", "cells": CELLS}]}
         for n in range(500 if store.url.startswith("sqlite") else 250)  # the slower, the fewer
     ]
-    file = tmp_path / "many.jsonl"
-    file.write_text("".join(json.dumps(each) + "\n" for each in templates))
+    file = write_lines(tmp_path / "many.jsonl", *templates)
     with Path("/dev/null").open("w") as nowhere:
         process = Forked(TEMPLATE_API, ["import", str(file), "--database-url", store.url], tmp_path, output=nowhere)
 
@@ -43,15 +35,14 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
     done = list(statuses(store.url))
     assert 0 < len(done) < len(templates)
     for slug in done:
-        read = client.get(f"/api/templates/{slug}").json["template"]
+        read = client.read(str(slug))
         assert [len(read["tags"]), len(read["notebooks"])] == [2, 1]
     assert import_templates(store.url, file).failed == 0
     assert len(statuses(store.url)) == len(templates)
 
 
-def test_a_first_import_that_was_cut_off_is_continued(store: "Store", tmp_path: Path, make_template: Make) -> None:
-    file = tmp_path / "library.jsonl"
-    file.write_text("".join(json.dumps(make_template(f"t{n}")) + "\n" for n in range(4)))
+def test_a_first_import_that_was_cut_off_is_continued(store: Store, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "library.jsonl", *(template(f"t{n}") for n in range(4)))
 
     def cut_off(reading: Reading) -> None:
         if reading.done > reading.total / 2:
@@ -64,25 +55,21 @@ def test_a_first_import_that_was_cut_off_is_continued(store: "Store", tmp_path: 
     assert fill_empty_library(store.url, file) is None
 
 
-def test_a_first_import_that_never_began_is_not_made_over_another_library(
-    store: "Store", tmp_path: Path, make_template: Make
-) -> None:
+def test_a_first_import_that_never_began_is_not_made_over_another_library(store: Store, tmp_path: Path) -> None:
     with pytest.raises(StartError, match="there is no such file"):
         fill_empty_library(store.url, tmp_path / "mistyped")
-    store.bring(make_template("by-hand"))
-    file = tmp_path / "library.jsonl"
-    file.write_text(json.dumps(make_template("sample")))
+    store.bring(template("by-hand"))
+    file = write_lines(tmp_path / "library.jsonl", template("sample"))
     assert fill_empty_library(store.url, file) is None
     assert statuses(store.url) == {"by-hand": "published"}
 
 
-def test_of_two_imports_the_second_waits(
-    store: "Store", make_template: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_imports_the_second_waits(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one stops in the middle until the second has said that it waits."""
-    files = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
-    for file in files:
-        file.write_text("".join(json.dumps(make_template(f"{file.stem}-{n}")) + "\n" for n in range(3)))
+    files = [
+        write_lines(tmp_path / f"{name}.jsonl", *(template(f"{name}-{n}") for n in range(3)))
+        for name in ("first", "second")
+    ]
     waits, order = threading.Event(), []
     begun = threading.Event()
     monkeypatch.setattr("template_api.library.importing.log.warning", lambda _said: waits.set())

@@ -1,16 +1,13 @@
 """`synonyms.yaml` in the folder of a library: imported with its templates, and searched like the shipped list."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from template_api.library import Report, import_templates
 from template_api.sources.reading import Reading
 from template_api.sources.synonyms import read_synonyms
-
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
+from tests.support.library_store import Store
 
 
 @pytest.fixture
@@ -20,24 +17,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "library"
 
 
-def imported(store: "Store", folder: Path, *, prune: bool = False, dry_run: bool = False) -> tuple[Report, list[str]]:
+def imported(store: Store, folder: Path, *, prune: bool = False, dry_run: bool = False) -> tuple[Report, list[str]]:
     seen: list[Reading] = []
     report = import_templates(store.url, folder, prune=prune, dry_run=dry_run, observe=seen.append)
     return report, [str(fault) for reading in seen for fault in reading.faults]
 
 
-def found(store: "Store", text: str) -> list[str]:
+def found(store: Store, text: str) -> list[str]:
     return [each["slug"] for each in store.client().get(f"/api/search?q={text}").json["results"]]
 
 
-def test_words_of_the_list_find_templates(store: "Store", folder: Path) -> None:
+def test_words_of_the_list_find_templates(store: Store, folder: Path) -> None:
     (folder / "synonyms.yaml").write_text("- [sluice, Schleuse]\n- lockgate, weir => sluice\n")
     report, faults = imported(store, folder)
     assert (str(report), faults) == ("2 added, 0 changed, 0 unchanged, 0 failed", [])
     assert found(store, "schleuse") == found(store, "weir") == ["valve"]
 
 
-def test_a_changed_list_is_searched_without_a_restart(store: "Store", folder: Path) -> None:
+def test_a_changed_list_is_searched_without_a_restart(store: Store, folder: Path) -> None:
     imported(store, folder)
     client = store.client()
     assert client.get("/api/search?q=schleuse").json["results"] == []
@@ -61,7 +58,7 @@ def test_a_changed_list_is_searched_without_a_restart(store: "Store", folder: Pa
     ],
 )
 def test_a_bad_entry_is_reported_with_its_line_and_the_others_are_used(
-    sqlite_store: "Store", folder: Path, line: str, reason: str
+    sqlite_store: Store, folder: Path, line: str, reason: str
 ) -> None:
     (folder / "synonyms.yaml").write_text(f"# ours\n- weir, sluice\n{line}\n- gate, sluice\n")
     report, [fault] = imported(sqlite_store, folder)
@@ -72,7 +69,7 @@ def test_a_bad_entry_is_reported_with_its_line_and_the_others_are_used(
 
 
 @pytest.mark.parametrize("text", ["a: [b", "sluice: weir\n", "- !!python/name:os.system a\n", "\udcff"])
-def test_a_list_that_cannot_be_read_leaves_the_one_before(sqlite_store: "Store", folder: Path, text: str) -> None:
+def test_a_list_that_cannot_be_read_leaves_the_one_before(sqlite_store: Store, folder: Path, text: str) -> None:
     file = folder / "synonyms.yaml"
     file.write_text("- weir, sluice\n")
     imported(sqlite_store, folder)
@@ -83,7 +80,7 @@ def test_a_list_that_cannot_be_read_leaves_the_one_before(sqlite_store: "Store",
     assert found(sqlite_store, "weir") == ["valve"]
 
 
-def test_a_list_that_is_gone_stays_until_an_import_that_prunes(store: "Store", folder: Path) -> None:
+def test_a_list_that_is_gone_stays_until_an_import_that_prunes(store: Store, folder: Path) -> None:
     (folder / "synonyms.yaml").write_text("- weir, sluice\n")
     imported(store, folder)
     (folder / "synonyms.yaml").unlink()
@@ -93,7 +90,7 @@ def test_a_list_that_is_gone_stays_until_an_import_that_prunes(store: "Store", f
     assert found(store, "weir") == []
 
 
-def test_a_dry_run_says_so_and_changes_nothing(store: "Store", folder: Path) -> None:
+def test_a_dry_run_says_so_and_changes_nothing(store: Store, folder: Path) -> None:
     imported(store, folder)
     (folder / "synonyms.yaml").write_text("- weir, sluice\n")
     assert str(imported(store, folder, dry_run=True)[0]) == "1 added, 0 changed, 1 unchanged, 0 failed"

@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,11 +12,8 @@ from template_api.errors import IndexNotReadyError
 from template_api.library import Pace, TemplateLibrary, delete_template, set_status
 from template_api.ranking import SearchIndex
 from template_api.records import Status, TemplateQuery
+from tests.support.library_store import Client, Store, template
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Client, Store
-
-Make = Callable[..., dict[str, Any]]
 SMALL_PARTS = Pace(rows=1, first_index=60.0)
 """Indexing takes one template at a time, and a start waits for it on a slow machine too."""
 
@@ -25,17 +22,17 @@ def found(library: TemplateLibrary, text: str) -> set[str | None]:
     return {each.template.slug for each in library.find(TemplateQuery(text=text, limit=30)).found}
 
 
-def opened(store: "Store", pace: Pace | None = None) -> TemplateLibrary:
+def opened(store: Store, pace: Pace | None = None) -> TemplateLibrary:
     library = TemplateLibrary(store.url, pace)
     library.refresh()
     return library
 
 
 def test_a_backup_that_is_restored_is_indexed_in_parts_and_then_searched(
-    sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sqlite_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     slugs = {f"pump-{n}" for n in range(5)}
-    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
+    sqlite_store.bring(*(template(slug, title="Pump control") for slug in sorted(slugs)))
     library = opened(sqlite_store, SMALL_PARTS)
     with sqlite3.connect(tmp_path / "library.db") as connection:
         connection.execute("DELETE FROM template_facets")
@@ -56,9 +53,9 @@ def test_a_backup_that_is_restored_is_indexed_in_parts_and_then_searched(
     library.close()
 
 
-def test_a_template_that_is_deleted_is_nowhere_and_may_come_back(store: "Store", make_template: Make) -> None:
-    pump = make_template("pump", title="Pump control", tags=["a"], notebooks=[{"filename": "a.lotnb", "cells": []}])
-    store.bring(pump, make_template("valve", title="Valve control"))
+def test_a_template_that_is_deleted_is_nowhere_and_may_come_back(store: Store) -> None:
+    pump = template("pump", title="Pump control", tags=["a"], notebooks=[{"filename": "a.lotnb", "cells": []}])
+    store.bring(pump, template("valve", title="Valve control"))
     library = opened(store)
     delete_template(store.url, "pump")
     library.refresh()
@@ -71,13 +68,13 @@ def test_a_template_that_is_deleted_is_nowhere_and_may_come_back(store: "Store",
     library.close()
 
 
-def test_a_search_before_the_first_part_gets_503_and_retry_after(sqlite_store: "Store", make_template: Make) -> None:
-    sqlite_store.bring(make_template("pump", title="Pump control"))
+def test_a_search_before_the_first_part_gets_503_and_retry_after(sqlite_store: Store) -> None:
+    sqlite_store.bring(template("pump", title="Pump control"))
     with sqlite_store.without_index() as client:
         _check_answers_without_index(client)
 
 
-def _check_answers_without_index(client: "Client") -> None:
+def _check_answers_without_index(client: Client) -> None:
     for path in ("/api/search?q=pump", "/api/templates?q=pump", "/api/suggest?q=pu", "/api/facets"):
         answer = client.get(path)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
@@ -88,12 +85,10 @@ def _check_answers_without_index(client: "Client") -> None:
     assert len(client.post({"query": ""}).json["results"]) == 1
 
 
-def test_a_start_waits_until_the_index_is_complete(
-    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_waits_until_the_index_is_complete(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is built in parts, and committed slowly: searches right after the start found a part, or got 503."""
     slugs = {f"pump-{n}" for n in range(4)}
-    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in slugs))
+    sqlite_store.bring(*(template(slug, title="Pump control") for slug in slugs))
     commit = SearchIndex.commit
 
     def slowly(index: SearchIndex) -> None:
@@ -125,9 +120,9 @@ def test_an_old_index_on_disk_is_named_once_and_not_touched(
 
 
 def test_an_answer_that_a_caller_holds_is_gone_when_its_template_is_hidden(
-    sqlite_store: "Store", make_template: Make, serve: Callable[..., Any]
+    sqlite_store: Store, serve: Callable[..., Any]
 ) -> None:
-    sqlite_store.bring(make_template("pump", title="Pump control"), make_template("valve", title="Valve control"))
+    sqlite_store.bring(template("pump", title="Pump control"), template("valve", title="Valve control"))
     with serve("--database-url", sqlite_store.url) as served:
         held = served.get("/api/templates/pump").headers["etag"]
         assert served.get("/api/templates/pump", {"If-None-Match": held}).status == 304

@@ -233,7 +233,7 @@ def test_a_template_is_shown_with_its_install_line_text_and_cells(library: Clien
     assert '"x": "<b>"' in page.text
     assert "<h2>Head</h2>\n<p><strong>bold</strong></p>" in library.page("/templates/second").text
     assert "/api/templates/third" in page.links()
-    identity = library.get("/api/templates/third").json["template"]["id"]
+    identity = library.read("third")["id"]
     assert library.page(f"/templates/{identity}").text == result.text
 
 

@@ -6,19 +6,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from waitress import wasyncore
 
 from template_api.serving.service import ApiServer
 from template_api.serving.supervisor import listening_socket
+from tests.support.served_api import Served
 from tests.support.waiting import eventually
 
-if TYPE_CHECKING:
-    from tests.support.served_api import Served
-
-Serve = Callable[..., "AbstractContextManager[Served]"]
+Serve = Callable[..., AbstractContextManager[Served]]
 StartResponse = Callable[..., object]
 ANSWER = b"x" * 500_000
 MIB = 1 << 20
@@ -127,7 +125,7 @@ def test_connections_that_make_room_let_the_next_ones_in() -> None:
 
 
 @pytest.fixture(scope="module")
-def api(serve_in: Serve, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Served]":
+def api(serve_in: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One process for the tests that only ask."""
     folder = tmp_path_factory.mktemp("served")
     library = folder / "library.jsonl"
@@ -158,12 +156,12 @@ POST = b"POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\
     ],
 )
 def test_what_cannot_be_a_request_is_refused_before_the_application(
-    api: "Served", request_bytes: bytes, status: int
+    api: Served, request_bytes: bytes, status: int
 ) -> None:
     assert exchange(api.port, request_bytes)[0] == status
 
 
-def test_a_body_of_64_kib_passes_and_a_larger_one_is_refused_in_the_form_of_the_api(api: "Served") -> None:
+def test_a_body_of_64_kib_passes_and_a_larger_one_is_refused_in_the_form_of_the_api(api: Served) -> None:
     body = json.dumps({"query": "webhook", "x": ""})
     body = body[:-2] + "y" * (65536 - len(body)) + body[-2:]
     json_type = {"Content-Type": "application/json"}

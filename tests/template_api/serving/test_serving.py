@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,14 +14,11 @@ from template_api.cli import main
 from template_api.library import Pace, set_status
 from template_api.records import Status
 from tests.support.forked import TEMPLATE_API, ForkedApi, run
+from tests.support.library_store import Store, template
+from tests.support.served_api import Served
 from tests.support.waiting import eventually
 
-if TYPE_CHECKING:
-    from tests.support.library_store import Store
-    from tests.support.served_api import Served
-
-Make = Callable[..., dict[str, Any]]
-Serve = Callable[..., "AbstractContextManager[Served]"]
+Serve = Callable[..., AbstractContextManager[Served]]
 
 
 def test_the_access_log_has_one_line_of_json_for_each_request(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
@@ -75,12 +71,10 @@ def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, endi
         assert "Traceback" not in served.log.read_text()
 
 
-def test_a_change_by_another_process_is_seen_by_itself(
-    serve: Serve, sqlite_store: "Store", make_template: Make
-) -> None:
+def test_a_change_by_another_process_is_seen_by_itself(serve: Serve, sqlite_store: Store) -> None:
     assert Pace().follow < 2
     with serve("--database-url", sqlite_store.url) as served:
-        sqlite_store.bring(make_template("two", title="Poll the weather"))
+        sqlite_store.bring(template("two", title="Poll the weather"))
         while not served.get("/api/search?q=weather").json["results"]:
             pass
         set_status(sqlite_store.url, "two", Status.HIDDEN)
@@ -89,8 +83,8 @@ def test_a_change_by_another_process_is_seen_by_itself(
         assert served.get("/api/templates/two").status == 404
 
 
-def test_several_processes_answer_the_same_from_one_database(store: "Store", make_template: Make, serve: Serve) -> None:
-    store.bring(make_template("one", title="Receive a webhook", published_at="2026-01-01"))
+def test_several_processes_answer_the_same_from_one_database(store: Store, serve: Serve) -> None:
+    store.bring(template("one", title="Receive a webhook", published_at="2026-01-01"))
     base = ("--base-url", "https://library.example")
     with serve("--database-url", store.url, *base) as first, serve("--database-url", store.url, *base) as second:
         for path in ("/api/templates", "/api/search?q=webhook", "/api/templates/one"):
@@ -99,9 +93,9 @@ def test_several_processes_answer_the_same_from_one_database(store: "Store", mak
             assert answers[0].headers["etag"] == answers[1].headers["etag"]
 
 
-def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, make_template: Make, serve: Serve) -> None:
+def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, serve: Serve) -> None:
     library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(make_template()) + "\n" + json.dumps({"slug": "bad"}) + "\n")
+    library.write_text(json.dumps(template()) + "\n" + json.dumps({"slug": "bad"}) + "\n")
     environment = {
         "TEMPLATE_API_DATABASE_URL": f"sqlite:///{tmp_path / 'environment.db'}",
         "TEMPLATE_API_LIBRARY": str(library),
@@ -117,12 +111,10 @@ def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, make
     assert tmp_path.joinpath("environment.db").exists()
 
 
-def test_a_library_is_imported_into_an_empty_database_only(
-    sqlite_store: "Store", tmp_path: Path, make_template: Make, serve: Serve
-) -> None:
-    sqlite_store.bring(make_template("there", status="draft"))
+def test_a_library_is_imported_into_an_empty_database_only(sqlite_store: Store, tmp_path: Path, serve: Serve) -> None:
+    sqlite_store.bring(template("there", status="draft"))
     library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(make_template("other")))
+    library.write_text(json.dumps(template("other")))
     with serve("--database-url", sqlite_store.url, "--library", str(library)) as served:
         assert served.get("/api/templates").json == {"results": []}
 
