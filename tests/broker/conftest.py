@@ -1,16 +1,31 @@
-"""What the tests of the broker's side share."""
+"""What the tests of the broker's side share: a broker with a spool, in a process of its own, that can be killed."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
 
+StartBroker = Callable[..., BrokerProcess]
+
 
 @pytest.fixture
-def processes() -> Iterator[list[BrokerProcess]]:
-    """Brokers that a test puts in here end with it."""
-    started: list[BrokerProcess] = []
-    yield started
-    for one in started:
-        one.close()
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "spool.db"
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path, spool: Path) -> Iterator[StartBroker]:
+    """Starts a broker with these routes and settings; it ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(routes: str, **settings: Any) -> BrokerProcess:
+            broker = BrokerProcess(tmp_path, routes, spool=str(spool), **settings)
+            stack.callback(broker.close)
+            broker.start()
+            return broker
+
+        yield start

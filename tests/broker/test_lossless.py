@@ -1,244 +1,263 @@
 """OVERLOAD_POLICY "lossless": what was acknowledged reaches the server, whatever is killed in between."""
 
-import asyncio
 import contextlib
 import random
-import struct
-import threading
-import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.broker.lossless import Lossless
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.support.broker_process import BrokerProcess
-from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import recording
+from tests.broker.conftest import StartBroker
+from tests.broker.publisher import Publisher
+from tests.support.embedded_broker import Host, hosting
+from tests.support.http_recorder import Recorder, recording
 from tests.support.lossless import Keys, on_disk, route
 from tests.support.ports import free_port
+from tests.support.publishing import DISCONNECT, PUBACK, await_answers, numbered, packets
 from tests.support.waiting import eventually
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
 
 
-def broker(processes: list[BrokerProcess], folder: Path, routes: str, **keywords: Any) -> BrokerProcess:
-    one = BrokerProcess(folder, routes, spool=str(folder / "spool.db"), **keywords)
-    processes.append(one)
-    one.start()
-    return one
+# Kills of the broker.
 
 
-def send_acknowledged(port: int, bodies: list[bytes], topic: str = "in/x") -> list[bytes]:
-    """Publish with QoS 1, 50 at a time, and give what was acknowledged before the connection ended."""
-    acknowledged: list[bytes] = []
-    with contextlib.suppress(OSError), contextlib.closing(Wire(port, f"sender-{uuid.uuid4()}", timeout=10)) as wire:
-        for start in range(0, len(bodies), 50):
-            batch = bodies[start : start + 50]
-            wire.send(b"".join(publish_packet(topic, body, index + 1) for index, body in enumerate(batch)))
-            waiting = len(batch)
-            while waiting:
-                for kind, packet in wire.receive():
-                    if kind == 0x40:
-                        acknowledged.append(batch[struct.unpack(">H", packet)[0] - 1])
-                        waiting -= 1
-    return acknowledged
-
-
-sizes = pytest.mark.parametrize("count", [pytest.param(200, id="200"), pytest.param(2000, marks=pytest.mark.long)])
-
-
-@sizes
-def test_acknowledged_messages_survive_a_kill_of_the_broker(
-    tmp_path: Path, processes: list[BrokerProcess], count: int
-) -> None:
-    port = free_port()
-    running = broker(processes, tmp_path, route(port))
-    bodies = [str(number).encode() for number in range(count)]
-    assert len(send_acknowledged(running.port, bodies)) == count
-    running.kill()
+@pytest.mark.parametrize("count", [pytest.param(200, id="200"), pytest.param(2000, marks=pytest.mark.long)])
+def test_acknowledged_messages_survive_a_kill_of_the_broker(start_broker: StartBroker, count: int) -> None:
+    port, publisher = free_port(), Publisher(50)
+    broker = start_broker(route(port))
+    publisher.publish(broker.port, count)
+    broker.kill()
     with recording(port) as target:
         keys = Keys(target)
-        running.start()
+        broker.start()
         eventually(lambda: len(keys.of) == count, "not everything arrived")
         assert all(len(own) == 1 for own in keys.of.values())
         assert len({key for own in keys.of.values() for key in own}) == count
 
 
-def test_an_acknowledged_message_survives_a_kill_whatever_its_topic_holds(
-    tmp_path: Path, processes: list[BrokerProcess]
-) -> None:
+def test_an_acknowledged_message_survives_a_kill_whatever_its_topic_holds(start_broker: StartBroker) -> None:
     """amqtt takes topics on which the bridge itself would not publish."""
     port = free_port()
-    running = broker(processes, tmp_path, route(port))
+    broker = start_broker(route(port))
     topics = ["in/a\0b", "in/\x1b[2J", "in/\n", "in/\uffff", "in/\u202e", "in/" + "x" * 60_000]
-    for topic in topics:
-        assert send_acknowledged(running.port, [topic.encode()], topic) == [topic.encode()]
-    running.kill()
+    with contextlib.closing(Wire(broker.port, "sender")) as wire:
+        for topic in topics:
+            wire.send(publish_packet(topic, topic.encode(), 1))
+            wire.expect(0x40)
+    broker.kill()
     with recording(port) as target:
         keys = Keys(target)
-        running.start()
+        broker.start()
         eventually(lambda: set(keys.of) == {topic.encode() for topic in topics}, "not everything arrived")
 
 
 @pytest.mark.parametrize(
-    ("count", "kills"), [pytest.param(300, 3, id="3 kills"), pytest.param(5000, 20, marks=pytest.mark.long)]
+    ("count", "kills"), [pytest.param(100, 3, id="3 kills"), pytest.param(250, 20, marks=pytest.mark.long)]
 )
 def test_kills_at_random_moments_lose_nothing_that_was_acknowledged(
-    tmp_path: Path, processes: list[BrokerProcess], count: int, kills: int
+    target: Recorder, start_broker: StartBroker, count: int, kills: int
 ) -> None:
-    moments = random.Random(7)
-    with recording() as target:
-        keys = Keys(target)
-        running = broker(processes, tmp_path, route(target.port))
-        acknowledged: list[bytes] = []
-        share = count // kills
-        for kill in range(kills):
-            bodies = [f"{kill}-{number}".encode() for number in range(share)]
-            sending = threading.Thread(
-                target=lambda bodies=bodies: acknowledged.extend(send_acknowledged(running.port, bodies))
-            )
-            sending.start()
-            sending.join(moments.uniform(0.02, 0.3))
-            running.kill()
-            sending.join()
-            running.start()
-        eventually(lambda: set(keys.of) >= set(acknowledged), "an acknowledged message is missing", 60)
-        assert acknowledged
-        assert all(len(own) == 1 for body, own in keys.of.items() if body in set(acknowledged))
+    keys, moments, publisher = Keys(target), random.Random(7), Publisher(50)
+    broker = start_broker(route(target.port))
+    for kill in range(kills):
+        some = (kill * count) + moments.randrange(count)
+        with publisher.publishing(broker.port):
+            eventually(lambda some=some: len(publisher.acknowledged) >= some, pause_seconds=0.001)  # type: ignore[misc]
+            broker.kill()
+        broker.start()
+    eventually(lambda: keys.of.keys() >= publisher.payloads, "an acknowledged message is missing")
+    assert all(len(keys.of[payload]) == 1 for payload in publisher.payloads)
 
 
-def test_100_publishes_and_disconnect_in_one_write_all_arrive(tmp_path: Path) -> None:
-    with recording() as target:
-        keys = Keys(target)
-        with hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
-            wire = Wire(host.mqtt_port, "hasty")
-            bodies = [str(number).encode() for number in range(100)]
-            packets = b"".join(publish_packet("in/x", body, index + 1) for index, body in enumerate(bodies))
-            wire.send(packets + b"\xe0\x00")
-            eventually(lambda: set(keys.of) == set(bodies), "not everything arrived")
-            wire.sock.close()
-
-
-def test_what_the_acl_refuses_never_arrives_not_even_after_a_kill(
-    tmp_path: Path, processes: list[BrokerProcess]
-) -> None:
+def test_what_the_acl_refuses_never_arrives_not_even_after_a_kill(start_broker: StartBroker) -> None:
     port = free_port()
-    running = broker(processes, tmp_path, route(port), plugins=ACL)
-    allowed, refused = [f"+{number}".encode() for number in range(20)], [f"-{number}".encode() for number in range(20)]
-    send_acknowledged(running.port, refused, "in/no")
-    send_acknowledged(running.port, allowed, "in/ok/1")
-    running.kill()
+    refused, allowed = Publisher(20, b"-%d".__mod__, "in/no"), Publisher(20, b"+%d".__mod__, "in/ok/1")
+    broker = start_broker(route(port), plugins=ACL)
+    for publisher in (refused, allowed):
+        publisher.publish(broker.port, 20)
+    broker.kill()
     with recording(port) as target:
         keys = Keys(target)
-        running.start()
-        send_acknowledged(running.port, refused, "in/no")
-        send_acknowledged(running.port, [b"last"], "in/ok/2")
-        eventually(lambda: set(keys.of) == {*allowed, b"last"}, "not everything arrived")
+        broker.start()
+        for publisher in (refused, allowed):
+            publisher.publish(broker.port, 20)
+        eventually(lambda: keys.of.keys() == allowed.payloads, "not everything arrived")
 
 
-def test_each_message_is_sent_once_while_nothing_is_killed(tmp_path: Path) -> None:
-    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
+# Messages of QoS 2: which PUBLISH under a packet id in use is a new one?
+
+
+def publish_and_crash(host: Host, packet: bytes, client_id: str = "crashing") -> None:
+    """Publish with QoS 2 in a session that is kept, and vanish after the PUBREC."""
+    wire = Wire(host.mqtt_port, client_id, clean=False)
+    wire.send(packet)
+    wire.expect(0x50)
+    wire.sock.close()
+
+
+@pytest.fixture(scope="module")
+def module_target() -> Iterator[Recorder]:
+    with recording() as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def shared(module_target: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A broker with a lossless route to `module_target`."""
+    with hosting(route(module_target.port), spool=str(tmp_path_factory.mktemp("shared") / "spool.db")) as host:
+        yield host
+
+
+@pytest.mark.parametrize("restarts", [pytest.param(8, id="8"), pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("dup", [False, True], ids=["as new", "as repeated"])
+def test_a_publisher_that_crashes_before_its_pubrel_and_starts_again_at_id_1_loses_nothing(
+    shared: Host, module_target: Recorder, restarts: int, dup: bool
+) -> None:
+    sent = numbered(restarts)
+    for body in sent:
+        publish_and_crash(shared, publish_packet("in/x", body, 1, dup=dup, qos=2), f"crashing-{dup}")
+    assert sorted(module_target.request().body for _ in sent) == sorted(sent)
+
+
+def test_a_message_of_qos_2_that_is_sent_again_before_its_pubrel_is_one_message(
+    shared: Host, module_target: Recorder
+) -> None:
+    publish_and_crash(shared, publish_packet("in/x", b"once", 1, qos=2), "repeating")
+    wire = Wire(shared.mqtt_port, "repeating", clean=False)
+    wire.send(publish_packet("in/x", b"once", 1, dup=True, qos=2) * 3)
+    wire.send(bytes([0x62, 2, 0, 1]))
+    wire.expect(0x70)
+    wire.send(publish_packet("in/x", b"last", 1, qos=2))
+    wire.expect(0x50)
+    assert {module_target.request().body for _ in range(2)} == {b"once", b"last"}  # each on a connection of its own
+    assert module_target.arrived.empty()
+    wire.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "dup"),
+    [
+        pytest.param("in/x", b"0", False, id="the same without DUP"),
+        pytest.param("in/y", b"0", True, id="another topic"),
+        pytest.param("in/x", b"1", True, id="another payload"),
+    ],
+)
+def test_a_message_of_qos_2_under_an_id_in_use_is_new_unless_dup_topic_and_payload_are_the_same(
+    shared: Host, module_target: Recorder, topic: str, body: bytes, dup: bool
+) -> None:
+    for packet in (publish_packet("in/x", b"0", 1, qos=2), publish_packet(topic, body, 1, dup=dup, qos=2)):
+        publish_and_crash(shared, packet, f"{topic} {body!r}")
+    first, second = module_target.request(), module_target.request()
+    assert {first.body, second.body} == {b"0", body}  # in either order: they are under way side by side
+    assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
+
+
+# Without a kill.
+
+
+def test_100_publishes_and_disconnect_in_one_write_all_arrive(shared: Host, module_target: Recorder) -> None:
+    wire, bodies = Wire(shared.mqtt_port, "hasty"), numbered(100)
+    wire.send(packets(bodies) + DISCONNECT)
+    assert {module_target.request().body for _ in bodies} == set(bodies)
+    wire.sock.close()
+
+
+def test_each_message_is_sent_once_while_nothing_is_killed(target: Recorder, spool: Path) -> None:
+    with hosting(route(target.port), spool=str(spool)) as host:
         client = host.client("out")
         for qos in (0, 1, 2):
-            client.publish("in/x", str(qos).encode(), qos=qos)
-            assert client.message() == ("out", str(qos).encode())
+            client.publish("in/x", b"%d" % qos, qos=qos)
+            assert client.message() == ("out", b"%d" % qos)
         dying = Wire(host.mqtt_port, "dying", will=("in/will", b"will"))
         dying.sock.close()
         assert client.message() == ("out", b"will")
         client.publish("in/x", b"last")
         assert client.message() == ("out", b"last")
         assert target.arrived.qsize() == 5
-        eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
+        eventually(lambda: on_disk(spool) == 0, "an ended call stays on disk")
 
 
-def test_a_full_route_refuses_the_newest_message(tmp_path: Path) -> None:
-    with hosting(route(free_port(), capacity=2), spool=str(tmp_path / "spool.db")) as host:
+def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(shared: Host, module_target: Recorder) -> None:
+    with contextlib.closing(Wire(shared.mqtt_port, "terse", will=("in/will", b""))) as wire:
+        wire.send(publish_packet("in/x", b"", 1))
+        assert module_target.request().body == b""
+    shared.client().publish("in/x", b"last")
+    assert module_target.request().body == b"last"
+
+
+def test_what_comes_after_a_restart_goes_behind_what_an_earlier_run_left(spool: Path) -> None:
+    port, bodies = free_port(), numbered(51)
+    ordered = route(port, event='WITH ORDERED "true"')
+    with hosting(ordered, spool=str(spool)) as host:
+        wire = Wire(host.mqtt_port, "sender")
+        wire.send(packets(bodies[:-1]))
+        await_answers(wire, PUBACK, 50)
+        wire.close()
+    with hosting(ordered, spool=str(spool)) as host:
+        host.client().publish("in/x", bodies[-1])
+        with recording(port) as target:
+            assert [target.request().body for _ in bodies] == bodies
+            eventually(lambda: on_disk(spool) == 0, "an ended call stays on disk")
+
+
+def test_a_message_of_a_route_that_is_gone_stays_on_disk(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with hosting(route(port), spool=str(spool)) as host:
+        for payload in (b"kept", b"too"):
+            host.client().publish("in/x", payload)
+    assert "which does not exist" not in caplog.text
+    other = route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere")
+    with hosting(other, spool=str(spool)):
+        said = "the spool holds 2 message(s) for route L, event E, which does not exist; sent once it does"
+        eventually(lambda: said in caplog.messages, "nothing said so")
+    with recording(port) as target, hosting(route(port), spool=str(spool)):
+        assert {target.request().body for _ in range(2)} == {b"kept", b"too"}
+
+
+# What is refused.
+
+
+def test_a_full_route_refuses_the_newest_message(spool: Path) -> None:
+    """The messages of all its events count."""
+    with hosting(route(free_port(), capacity=2, more="F"), spool=str(spool)) as host:
         client = host.client("out")
-        for number in range(3):
-            client.publish("in/x", str(number).encode())
+        for topic in ("in/x", "F", "in/x"):
+            client.publish(topic, b"x")
         assert b"OVERLOAD_CAPACITY of 2" in client.message()[1]
+        assert on_disk(spool) == 2
 
 
 def test_a_lossless_route_refuses_what_has_no_room_in_bytes_and_what_is_too_large_and_keeps_neither_on_disk(
-    tmp_path: Path,
+    spool: Path,
 ) -> None:
-    spool = tmp_path / "spool.db"
-    routes = f"{route(free_port())} WITH OVERLOAD_BYTES '1KiB'"
+    routes = route(free_port(), config="WITH OVERLOAD_BYTES '1KiB'")
     with hosting(routes, spool=str(spool), max_message_bytes=2000) as host:
         client = host.client("out")
         for size in (1500, 1, 2001):  # one is taken where nothing is queued
             client.publish("in/x", b"x" * size)
-        assert b"OVERLOAD_BYTES of 1 KiB" in client.message()[1]
+        assert b"OVERLOAD_BYTES of 1 KiB have no room for a payload of 1 byte" in client.message()[1]
         assert b"payload_too_large" in client.message()[1]
         assert on_disk(spool) == 1
 
 
-def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(tmp_path: Path) -> None:
-    with recording() as target:
-        with hosting(route(free_port()), spool=str(tmp_path / "spool.db")) as host:
-            client = host.client("out")
-            client.publish("in/x", b"kept")
-            lossless = host.plugin._lossless
-            assert lossless is not None
-            spool = lossless._spool
-
-            async def fill() -> None:
-                pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
-                spool._connection.execute(f"PRAGMA max_page_count = {pages}")
-
-            host.wait(fill())
-            client.publish("in/x", b"x" * 100_000)
-            assert b"could not be written to the spool" in client.message()[1]
-        with hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
-            assert target.request().body == b"kept"
-
-
-def test_a_message_of_a_route_that_is_gone_stays_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = str(tmp_path / "spool.db")
+def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(spool: Path) -> None:
     port = free_port()
-    with hosting(route(port), spool=spool) as host:
-        host.client().publish("in/x", b"kept")
-    other = route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere")
-    with hosting(other, spool=spool) as host:
-        eventually(lambda: "route L, event E, which does not exist" in caplog.text, "nothing said so")
-    with recording(port) as target, hosting(route(port), spool=spool):
+    with hosting(route(port), spool=str(spool)) as host:
+        client, lossless = host.client("out"), host.plugin._lossless
+        client.publish("in/x", b"kept")
+        assert lossless is not None
+        connection = lossless._spool._connection
+
+        async def fill() -> None:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        host.wait(fill())
+        client.publish("in/x", b"x" * 100_000)
+        assert b"could not be written to the spool" in client.message()[1]
+        assert lossless.refusing is not None
+        assert lossless.rows == {"L": 1}
+    with recording(port) as target, hosting(route(port), spool=str(spool)):
         assert target.request().body == b"kept"
-
-
-def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:
-    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
-        with contextlib.closing(Wire(host.mqtt_port, "terse", will=("in/will", b""))) as wire:
-            wire.send(publish_packet("in/x", b"", 1))
-            target.request()
-        client = host.client("out")
-        client.publish("in/x", b"last")
-        eventually(lambda: target.arrived.qsize() > 0, "the last one is missing")
-        assert target.request().body == b"last"
-
-
-def test_what_comes_while_an_earlier_run_is_replayed_goes_after_it(tmp_path: Path) -> None:
-    port = free_port()
-    ordered = route(port).replace('WITH METHOD "POST"', 'WITH METHOD "POST" WITH ORDERED "true"')
-    spool = str(tmp_path / "spool.db")
-    with hosting(ordered, spool=spool) as host:
-        client = host.client()
-        for number in range(50):
-            client.publish("in/x", b"%d" % number)
-    with recording(port) as target:
-        let_go = threading.Event()
-        run = Lossless.run
-
-        async def held(self: Lossless) -> None:
-            while not let_go.is_set():
-                await asyncio.sleep(0.001)
-            await run(self)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Lossless, "run", held)
-            with hosting(ordered, spool=spool) as host:
-                host.client().publish("in/x", b"new")
-                let_go.set()
-                assert [target.request().body for _ in range(51)] == [b"%d" % number for number in range(50)] + [b"new"]
-                eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")

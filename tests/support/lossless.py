@@ -11,27 +11,44 @@ from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
 
 
-def route(port: int, capacity: int = 10_000) -> str:
+def route(
+    port: int, capacity: int = 10_000, *, body: str = "{payload}", event: str = "", config: str = "", more: str = ""
+) -> str:
+    """Return a lossless route with event E for topics below `in`.
+
+    Args:
+        port: Of its server.
+        capacity: OVERLOAD_CAPACITY.
+        body: BODY of its events.
+        event: Further settings of its events.
+        config: Further settings of its ROUTE_CONFIG.
+        more: Names of further events, a character each, for the topics of these names.
+    """
+    posts = f'WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{body}" WITH DESTINATION_TOPIC "out" {event}'
+    events = [
+        f'ADD EVENT {name} WITH SOURCE_TOPIC "{topic}" {posts}'
+        for name, topic in [("E", "in/#"), *zip(more, more, strict=True)]
+    ]
     return f"""DEFINE ROUTE L WITH TYPE REST_API
         ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
-        ADD EVENT E
-            WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-            WITH DESTINATION_TOPIC "out"
-        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '{capacity}'
+        {" ".join(events)}
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '{capacity}' {config}
     """
 
 
 class Keys:
-    """What a server got: bodies and the Idempotency-Keys they came with."""
+    """What a server got: the Idempotency-Keys of each body, and the bodies in order."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.of: dict[bytes, set[str]] = collections.defaultdict(set)
+        self.of: dict[bytes, set[str | None]] = collections.defaultdict(set)
+        self.bodies: list[bytes] = []
         self.lock = threading.Lock()
         recorder.answer = self.answer
 
     def answer(self, seen: Seen) -> tuple[int, bytes]:
         with self.lock:
             self.of[seen.body].add(seen.headers["Idempotency-Key"])
+            self.bodies.append(seen.body)
         return 200, seen.body
 
 

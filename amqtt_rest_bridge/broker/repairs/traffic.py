@@ -10,8 +10,8 @@
 - A WebSocket that closes in the middle of a packet has amqtt append its last message again and again until the packet
   has its length: a wrong payload, or a loop that is busy for minutes. amqtt also copies all that has come for each of
   its reads. Mended: a WebSocket is read by `Reader`, too.
-- A TCP connection without a CONNECT, or whose CONNECT was refused, is left open: each port scan costs a descriptor.
-  From Python 3.12.1 on `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
+- A TCP connection without a CONNECT is left open: each port scan costs a descriptor. From Python 3.12.1 on
+  `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
   (https://github.com/python/cpython/issues/104344). Mended: a connection is closed when amqtt has finished with it, and
   aborted when the broker ends.
 - A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:

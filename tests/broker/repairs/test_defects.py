@@ -1,6 +1,7 @@
 """Each defect that `broker/repairs` mends exists in a plain amqtt, and is gone in a mended one.
 
-If a test fails for "plain", amqtt has mended the defect itself: remove the module that the test's docstring names.
+If a test fails for "plain", amqtt has mended the defect itself: remove the repair, which is in the module that the
+heading above the test names.
 """
 
 import asyncio
@@ -8,19 +9,16 @@ import contextlib
 import gc
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 from amqtt.broker import Broker
-from amqtt.contexts import Action
 from amqtt.events import BrokerEvents
 from amqtt.mqtt.publish import PublishPacket
-from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
+from amqtt.plugins.base import BasePlugin, BaseTopicPlugin
 from amqtt.plugins.topic_checking import TopicAccessControlListPlugin
-from amqtt.session import Session
 from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
 
@@ -30,6 +28,7 @@ from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.broker.service import record_failures
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
 from tests.broker.repairs.test_forwarding import iterations
+from tests.broker.repairs.users import PASSWORDS, RIGHTS, Rights, user
 from tests.support.embedded_broker import Host
 from tests.support.publishing import (
     DISCONNECT,
@@ -48,37 +47,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 HERE = __name__
 SOON = 0.5  # how long a test waits for something that must not happen
 
+REFUSED = connect_packet("c", login=("ann", "wrong"))
 LARGE = [payload.ljust(300) for payload in numbered(2000)]
 """So many payloads that the broker has not read all of them when their connection is reset."""
 
-BOTH = [pytest.param(False, id="plain"), pytest.param(True, id="mended")]
 
-
-class Passwords(BaseAuthPlugin):
-    """A user's password is his name."""
-
-    async def authenticate(self, *, session: Session) -> bool | None:
-        return session.username == session.password
-
-
-class Rights(BaseTopicPlugin):
-    """An ACL: the first level of a topic is the user who may publish there, or `all`.
-
-    It answers about the first delivery of `all/news` once `may` is set.
-    """
-
-    asked = threading.Event()
-    may = threading.Event()
-
-    async def topic_filtering(
-        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
-    ) -> bool:
-        assert session is not None
-        assert topic is not None
-        if action is Action.RECEIVE and topic == "all/news" and not self.asked.is_set():
-            self.asked.set()
-            await asyncio.to_thread(self.may.wait, SECONDS)
-        return action is not Action.PUBLISH or topic.split("/")[0] in {session.username, "all"}
+@pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="mended")])
+def mended(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 class Lists(TopicAccessControlListPlugin):
@@ -143,11 +119,11 @@ def running(
     web: bool = False,
     mend: Callable[[Broker], None] = repairs.mend,
 ) -> Iterator[Host]:
-    """Run a broker without the bridge, with `Passwords` and other plugins of this module.
+    """Run a broker without the bridge, with `Passwords` and other plugins.
 
     Args:
         mended: Whether to apply `mend`.
-        plugins: Names of classes.
+        plugins: Names of classes of this module, or paths of others.
         bind: Address of the listener.
         stop: Whether to shut the broker down at the end.
         mend: The repairs.
@@ -155,7 +131,7 @@ def running(
     listeners = {"default": {"type": "tcp", "bind": bind}}
     if web:
         listeners["web"] = {"type": "ws", "bind": bind}
-    listed: dict[str, Any] = {f"{HERE}.{name}": {} for name in ("Passwords", *plugins)}
+    listed: dict[str, Any] = {PASSWORDS: {}} | {name if "." in name else f"{HERE}.{name}": {} for name in plugins}
 
     class Started(Host):
         @staticmethod
@@ -185,10 +161,6 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-def connect(host: Host, name: str, client_id: str | None = None, **options: Any) -> Wire:
-    return Wire(host.mqtt_port, client_id or name, timeout=SECONDS, login=(name, name), **options)
-
-
 def is_closed(sock: socket.socket, seconds: float) -> bool:
     """Return whether the broker ends a connection within `seconds`; bytes that it sends before are dropped."""
     sock.settimeout(seconds)
@@ -202,21 +174,67 @@ def is_closed(sock: socket.socket, seconds: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mended", BOTH)
+def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
+    """Publish a last message; return whether the listener was sent all payloads, in order, before it."""
+    bob = user(host, "bob")
+    bob.send(publish_packet("in/x", b"later"))
+    eventually(lambda: b"later" in listener.payloads, "a later message is not sent")
+    bob.close()
+    return listener.payloads == [*payloads, b"later"]
+
+
+# Mended by `permissions`.
+
+
 @pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "bob/gone"])
 def test_amqtt_sends_a_will_where_its_client_may_not_publish(topic: str, mended: bool) -> None:
-    """See `permissions`."""
-    with running(mended, "Rights") as host:
-        ann = connect(host, "ann", will=(topic, b"forged"), will_retain=True)
+    with running(mended, RIGHTS) as host:
+        ann = user(host, "ann", will=(topic, b"forged"), will_retain=True)
         host.cut_off(ann.sock, "ann")
         assert (topic in host.broker.retained_messages) != mended
 
 
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: bool) -> None:
-    """See `connections`."""
+@pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
+def test_amqtt_takes_a_plus_in_an_acl_for_any_number_of_levels(mended: bool) -> None:
+    wanted = {
+        "ann": ["ann/+", "ann/#", "deep/#"],
+        "bob": ["#", "top"],
+        "eve": ["eve/#", "eve/x/#", "x/y/#", "x/#", "#"],
+    }
+    with running(mended, "Lists") as host:
+        granted = {}
+        for name, filters in wanted.items():
+            wire = user(host, name)
+            for topic_filter in filters:
+                wire.send(subscribe_packet(topic_filter))
+                granted[name, topic_filter] = wire.expect(0x90)[2] == 0
+            wire.close()
+        too_much = {("ann", "ann/#"), ("ann", "deep/#"), ("bob", "#")}
+        meant = {("ann", "ann/+"), ("bob", "top"), ("eve", "eve/#"), ("eve", "eve/x/#"), ("eve", "x/y/#")}
+        assert {key for key, is_granted in granted.items() if is_granted} == (meant if mended else meant | too_much)
+
+
+def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended: bool) -> None:
     with running(mended) as host:
-        ann = connect(host, "ann")
+        host.wait(host.broker.retain_message(None, "kept/1", b"x"))
+        ann = user(host, "ann")
+        ann.subscribe("kept/#")
+        bob = user(host, "bob")
+        if mended:
+            bob.subscribe("all/end")
+            bob.send(publish_packet("all/end", b""))
+        assert bob.messages() == [("all/end", b"") if mended else ("kept/1", b"x")]
+        assert ann.messages() == [("kept/1", b"x")]
+        for wire in (ann, bob):
+            wire.close()
+
+
+# Mended by `connections`.
+
+
+def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: bool) -> None:
+    with running(mended) as host:
+        ann = user(host, "ann")
         ann.subscribe("news")
         with pytest.raises(ConnectionRefusedError, match="CONNACK 5"):
             Wire(host.mqtt_port, "ann", timeout=SECONDS, login=("bob", "wrong"))
@@ -224,31 +242,18 @@ def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: b
         ann.sock.close()
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_leaves_a_clients_earlier_connection_open_when_it_connects_with_a_new_session(mended: bool) -> None:
-    """See `connections`."""
     with running(mended) as host:
-        first, second = connect(host, "ann"), connect(host, "ann")
+        first, second = user(host, "ann"), user(host, "ann")
         assert is_closed(first.sock, SECONDS if mended else SOON) == mended
         for wire in (first, second):
             wire.sock.close()
 
 
-def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
-    """Publish a last message; return whether the listener was sent all payloads, in order, before it."""
-    bob = connect(host, "bob")
-    bob.send(publish_packet("in/x", b"later"))
-    eventually(lambda: b"later" in listener.payloads, "a later message is not sent")
-    bob.close()
-    return listener.payloads == [*payloads, b"later"]
-
-
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool) -> None:
-    """See `connections`."""
     payloads = numbered(100)
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         with host.ending("ann"):
             ann.send(packets(payloads) + DISCONNECT)
             await_answers(ann, PUBACK, len(payloads))
@@ -256,12 +261,10 @@ def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool
         assert are_sent(listener, payloads, host) == mended
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> None:
-    """See `connections`."""
     payloads = numbered(100)
     with running(mended, "Failing") as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         ann.send(packets(payloads[:50]) + packets([b"lost"], topic="in/failing") + subscribe_packet("in/failing"))
         ann.send(packets(payloads[50:]))
         await_answers(ann, PUBACK, 101)
@@ -271,11 +274,9 @@ def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> N
         assert are_sent(listener, payloads, host) == mended
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_subscribes_before_an_unsubscribe_that_came_first(mended: bool) -> None:
-    """See `connections`."""
     with running(mended) as host:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         ann.subscribe("all/t")
         ann.send(b"\xa2\x09\x00\x02\x00\x05all/t" + subscribe_packet("all/t"))  # UNSUBSCRIBE, SUBSCRIBE
         answers: list[int] = []
@@ -285,9 +286,10 @@ def test_amqtt_subscribes_before_an_unsubscribe_that_came_first(mended: bool) ->
         ann.close()
 
 
-@pytest.mark.parametrize("mended", BOTH)
+# Mended by `traffic`.
+
+
 def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(mended: bool) -> None:
-    """See `traffic`."""
     Published.payloads.clear()
     packet = publish_packet("in/x", bytes(100))
     with (
@@ -299,69 +301,68 @@ def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(
         peer.send(publish_packet("in/x", b"whole") + packet[:48])
         peer.send(packet[48:58])  # five more of it make the packet whole
         peer.close()
-        bob = connect(host, "bob")
+        bob = user(host, "bob")
         bob.send(publish_packet("in/x", b"later", 1))
         bob.expect(0x40)
         bob.close()
     assert Published.payloads == [b"whole", b"later"] if mended else bytes(100) in Published.payloads
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: bool) -> None:
-    """See `traffic`."""
     with running(mended) as host:
-        ann = connect(host, "ann", will=("gone", b"x"), will_retain=True)
+        ann = user(host, "ann", will=("gone", b"x"), will_retain=True)
         with host.ending("ann"):
             close_unread(ann, packets(LARGE) + DISCONNECT)
         assert ("gone" not in host.broker.retained_messages) == mended
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
-    """See `traffic`."""
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         with host.ending("ann"):
             close_unread(ann, packets(LARGE))
         assert are_sent(listener, LARGE, host) == mended
 
 
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
-    """See `traffic`."""
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no MQTT"),
+        pytest.param(connect_packet("c")[:5], id="a part of a CONNECT"),
+        pytest.param(publish_packet("t", b""), id="a PUBLISH before the CONNECT"),
+        pytest.param(REFUSED, id="a CONNECT that is refused"),
+    ],
+)
+def test_amqtt_leaves_a_connection_open_that_it_has_finished_with(sent: bytes, mended: bool) -> None:
     if not mended and sys.version_info >= (3, 13):
         pytest.skip("Python 3.13 closes a connection that nothing refers to")
     with running(mended) as host, socket.create_connection(("127.0.0.1", host.mqtt_port)) as peer:
-        peer.sendall(publish_packet("t", b""))
-        peer.shutdown(socket.SHUT_WR)
-        assert is_closed(peer, SECONDS if mended else SOON) == mended
+        peer.sendall(sent)
+        if sent != REFUSED:
+            peer.shutdown(socket.SHUT_WR)
+        assert is_closed(peer, SECONDS if mended else SOON) == (mended or sent == REFUSED)  # which amqtt closes
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_reads_all_packets_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
-    """See `traffic`."""
     Rounds.most = 0
     with running(mended, "Rounds") as host:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         ann.send(publish_packet("t", b"") * 5_000 + publish_packet("t", b"", 1))
         ann.expect(0x40)
         ann.close()
     assert Rounds.most < 40 if mended else Rounds.most > 200
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_takes_three_iterations_of_the_loop_to_forward_a_message(mended: bool) -> None:
-    """See `traffic`."""
     with running(mended) as host:
         taken = iterations(host, 300)
     assert taken <= 300 if mended else taken > 600
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_keeps_delivered_messages_while_one_client_does_not_acknowledge(mended: bool) -> None:
-    """See `traffic`."""
     with running(mended) as host:
-        ann, bob = connect(host, "ann"), connect(host, "bob")
+        ann, bob = user(host, "ann"), user(host, "bob")
         ann.subscribe("first", 1)
         bob.subscribe("#")
         for topic in ["first"] + 100 * ["next"]:
@@ -372,73 +373,45 @@ def test_amqtt_keeps_delivered_messages_while_one_client_does_not_acknowledge(me
             wire.close()
 
 
-@pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_takes_a_plus_in_an_acl_for_any_number_of_levels(mended: bool) -> None:
-    """See `permissions`."""
-    wanted = {
-        "ann": ["ann/+", "ann/#", "deep/#"],
-        "bob": ["#", "top"],
-        "eve": ["eve/#", "eve/x/#", "x/y/#", "x/#", "#"],
-    }
-    with running(mended, "Lists") as host:
-        granted = {}
-        for name, filters in wanted.items():
-            wire = connect(host, name)
-            for topic_filter in filters:
-                wire.send(subscribe_packet(topic_filter))
-                granted[name, topic_filter] = wire.expect(0x90)[2] == 0
-            wire.close()
-        too_much = {("ann", "ann/#"), ("ann", "deep/#"), ("bob", "#")}
-        meant = {("ann", "ann/+"), ("bob", "top"), ("eve", "eve/#"), ("eve", "eve/x/#"), ("eve", "x/y/#")}
-        assert {key for key, is_granted in granted.items() if is_granted} == (meant if mended else meant | too_much)
-
-
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended: bool) -> None:
-    """See `permissions`."""
-    with running(mended) as host:
-        host.wait(host.broker.retain_message(None, "kept/1", b"x"))
-        ann = connect(host, "ann")
-        ann.subscribe("kept/#")
-        bob = connect(host, "bob")
-        if mended:
-            bob.subscribe("all/end")
-            bob.send(publish_packet("all/end", b""))
-        assert bob.messages() == [("all/end", b"") if mended else ("kept/1", b"x")]
-        assert ann.messages() == [("kept/1", b"x")]
-        for wire in (ann, bob):
-            wire.close()
-
-
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_keeps_a_message_from_its_subscribers_when_another_subscribes_meanwhile(mended: bool) -> None:
-    """See `traffic`."""
-    Rights.asked.clear()
-    Rights.may.clear()
-    with running(mended, "Rights") as host:
-        wires = [connect(host, name) for name in ("ann", "bob", "eve")]
-        wires[0].subscribe("all/news")
-        wires[1].subscribe("all/+")
-        wires[2].send(publish_packet("all/news", b"x"))
-        assert Rights.asked.wait(SECONDS)
-        wires[2].subscribe("other")
-        Rights.may.set()
-        wires[2].send(publish_packet("all/end", b""))
-        expected = [("all/news", b"x"), ("all/end", b"")] if mended else [("all/end", b"")]
+def test_amqtt_keeps_a_message_from_its_subscribers_when_others_come_and_go_meanwhile(
+    rights: type[Rights], mended: bool
+) -> None:
+    with running(mended, RIGHTS) as host:
+        leaving, other, last, publisher = [user(host, name) for name in ("leaving", "other", "last", "publisher")]
+        for wire in (leaving, other, last):
+            wire.subscribe("all/late")
+        last.subscribe("all/+")
+        publisher.send(publish_packet("all/late", b"x"))
+        assert rights.asked.wait(SECONDS)
+        publisher.subscribe("new")
+        leaving.send(b"\xa2\x0c\x00\x02\x00\x08all/late")  # UNSUBSCRIBE
+        leaving.expect(0xB0)
+        rights.may.set()
+        publisher.send(publish_packet("all/end", b""))
         received: list[tuple[str, bytes]] = []
         while ("all/end", b"") not in received:
-            received += wires[1].messages()
-        assert received == expected
-        for wire in wires:
+            received += last.messages()
+        assert (received == [("all/late", b"x")] * 2 + [("all/end", b"")]) == mended
+        if mended:
+            assert other.messages() == [("all/late", b"x")]
+        for wire in (leaving, other, last, publisher):
             wire.close()
 
 
-@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        if not mended:
+            stack.enter_context(pytest.raises(Exception, match="can't be started"))
+        host = stack.enter_context(running(mended, bind="[::1]:0"))
+        socket.create_connection(("::1", host.mqtt_port)).close()
+
+
+# Mended by `shutdown`.
+
+
 def test_amqtt_drops_messages_on_their_way_at_a_shutdown(mended: bool) -> None:
-    """See `shutdown`."""
     with running(mended, stop=False) as host:
-        ann = connect(host, "ann")
+        ann = user(host, "ann")
         ann.subscribe("results")
 
         async def end() -> None:
@@ -458,13 +431,11 @@ def test_amqtt_drops_messages_on_their_way_at_a_shutdown(mended: bool) -> None:
         ann.sock.close()
 
 
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_logs_a_stack_trace_for_messages_that_are_not_read_at_a_shutdown(
     mended: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """See `shutdown`."""
     with running(mended) as host:
-        ann, bob = connect(host, "ann"), connect(host, "bob")
+        ann, bob = user(host, "ann"), user(host, "bob")
         ann.subscribe("large")
         bob.send(publish_packet("large", bytes(1_000_000)) * 20 + publish_packet("last", b"", 1))
         bob.expect(0x40)
@@ -473,29 +444,8 @@ def test_amqtt_logs_a_stack_trace_for_messages_that_are_not_read_at_a_shutdown(
         wire.sock.close()
 
 
-@pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
-    """See `traffic`."""
-    with contextlib.ExitStack() as stack:
-        if not mended:
-            stack.enter_context(pytest.raises(Exception, match="can't be started"))
-        host = stack.enter_context(running(mended, bind="[::1]:0"))
-        socket.create_connection(("::1", host.mqtt_port)).close()
-
-
-def test_amqtt_starts_although_a_start_hook_fails() -> None:
-    """See `service.record_failures`."""
-    with running(False, "Broken") as host:
-        assert host.broker.transitions.state == "started"
-        recorded = record_failures(host.broker.plugins_manager)
-        host.wait(host.broker.plugins_manager.fire_event(BrokerEvents.POST_START, wait=True))
-        assert recorded == ["Broken cannot start: no port"]
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for keeps cancellations")
-@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_does_not_stop_a_connection_if_a_packet_comes_meanwhile(mended: bool) -> None:
-    """See `shutdown`."""
     with running(mended, mend=shutdown.mend) as host:
 
         async def stopped(client_id: str, iterations: int) -> bool:
@@ -518,3 +468,14 @@ def test_amqtt_does_not_stop_a_connection_if_a_packet_comes_meanwhile(mended: bo
                 assert sock.recv(2) == b"\xd0\x00"  # PINGRESP: it is read
                 ended.append(host.wait(stopped(f"c{iterations}", iterations)))
         assert all(ended) == mended
+
+
+# Noticed by `service`.
+
+
+def test_amqtt_starts_although_a_start_hook_fails() -> None:
+    with running(False, "Broken") as host:
+        assert host.broker.transitions.state == "started"
+        recorded = record_failures(host.broker.plugins_manager)
+        host.wait(host.broker.plugins_manager.fire_event(BrokerEvents.POST_START, wait=True))
+        assert recorded == ["Broken cannot start: no port"]

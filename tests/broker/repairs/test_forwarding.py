@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from amqtt.plugins.base import BaseTopicPlugin
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.commands import SERVER_ROUTE
 from tests.support.embedded_broker import Host, hosting
+from tests.support.publishing import numbered, packets
 from tests.support.waiting import SECONDS
 
 COUNT = 200
+LARGE = bytes(4_000_000)  # more than the buffers of two sockets hold
 
 
 class Failing(BaseTopicPlugin):
@@ -29,8 +32,14 @@ class Failing(BaseTopicPlugin):
         return True
 
 
-def connect(host: Host, name: str, *subscribed: str, qos: int = 0) -> Wire:
-    wire = Wire(host.mqtt_port, name, timeout=SECONDS)
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Host]:
+    with hosting(SERVER_ROUTE) as host:
+        yield host
+
+
+def connect(host: Host, name: str, *subscribed: str, qos: int = 0, **options: Any) -> Wire:
+    wire = Wire(host.mqtt_port, name, timeout=SECONDS, **options)
     for topic_filter in subscribed:
         wire.subscribe(topic_filter, qos)
     return wire
@@ -58,48 +67,56 @@ def iterations(host: Host, count: int) -> int:
     return host.wait(forward())
 
 
-def numbered(count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(count)]
-
-
 @pytest.mark.parametrize("senders", [1, 8])
-def test_each_subscriber_gets_the_messages_of_a_sender_in_their_order(senders: int) -> None:
-    with hosting(SERVER_ROUTE) as host:
-        subscribers = [connect(host, f"qos-{qos}", "from/+", qos=qos) for qos in (0, 1)]
-        sending = [connect(host, f"sender-{number}") for number in range(senders)]
-        for number, wire in enumerate(sending):
-            wire.send(b"".join(publish_packet(f"from/{number}", payload) for payload in numbered(COUNT)))
-        for subscriber in subscribers:
-            by_topic: dict[str, list[bytes]] = {}
-            while sum(map(len, by_topic.values())) < senders * COUNT:
-                for topic, payload in subscriber.messages():
-                    by_topic.setdefault(topic, []).append(payload)
-            assert list(by_topic.values()) == senders * [numbered(COUNT)]
-        for wire in (*sending, *subscribers):
-            wire.close()
+def test_each_subscriber_gets_the_messages_of_a_sender_in_their_order(shared: Host, senders: int) -> None:
+    subscribers = [connect(shared, f"qos-{qos}", "from/+", qos=qos) for qos in (0, 1)]
+    sending = [connect(shared, f"sender-{number}") for number in range(senders)]
+    for number, wire in enumerate(sending):
+        wire.send(packets(numbered(COUNT), qos=0, topic=f"from/{number}"))
+    for subscriber in subscribers:
+        by_topic: dict[str, list[bytes]] = {}
+        while sum(map(len, by_topic.values())) < senders * COUNT:
+            for topic, payload in subscriber.messages():
+                by_topic.setdefault(topic, []).append(payload)
+        assert list(by_topic.values()) == senders * [numbered(COUNT)]
+    for wire in (*sending, *subscribers):
+        wire.close()
 
 
-def test_subscribers_that_are_slow_read_nothing_or_vanish_delay_no_others() -> None:
-    large = bytes(100_000)
-    with hosting(SERVER_ROUTE) as host:
-        slow = connect(host, "slow", "news")
-        unread = [connect(host, f"unread-{qos}", "news", qos=qos) for qos in (0, 1, 2)]
-        vanishing = connect(host, "vanishing", "news", qos=1)
-        reading = connect(host, "reading", "news", qos=1)
-        sender = connect(host, "sender")
-        for number, payload in enumerate(numbered(COUNT)):
-            sender.send(publish_packet("news", payload + large))
-            if number == COUNT // 2:
-                host.cut_off(vanishing.sock, "vanishing")
-            if not number % 20:
-                slow.receive()
-            (message,) = received(reading, 1)
-            assert message.startswith(payload)
-        assert host.broker._tasks_queue, "all have read everything"
-        for wire in unread:
-            wire.sock.close()
-        for wire in (slow, sender, reading):
-            wire.close()
+def test_subscribers_that_are_slow_read_nothing_or_vanish_delay_no_others(shared: Host) -> None:
+    slow = connect(shared, "slow", "news")
+    unread = [connect(shared, f"unread-{qos}", "news", qos=qos) for qos in (0, 1, 2)]
+    vanishing, reading = (connect(shared, name, "news", qos=1) for name in ("vanishing", "reading"))
+    sender = connect(shared, "sender")
+    for number, payload in enumerate(numbered(COUNT)):
+        sender.send(publish_packet("news", payload + bytes(100_000)))
+        if number == COUNT // 2:
+            shared.cut_off(vanishing.sock, "vanishing")
+        if not number % 20:
+            slow.receive()
+        (message,) = received(reading, 1)
+        assert message.startswith(payload)
+    assert shared.broker._tasks_queue, "all have read everything"
+    for wire in unread:
+        wire.sock.close()
+    for wire in (slow, sender, reading):
+        wire.close()
+
+
+def test_a_client_that_gets_retained_messages_stays_connected_when_others_subscribe(shared: Host) -> None:
+    for number in range(3):
+        shared.wait(shared.broker.retain_message(None, f"kept/{number}", LARGE))
+    watching = shared.client("kept/#")
+    watching.messages(3)
+    for time in ("first", "second"):  # amqtt sends a client that is back what is retained for its filters
+        client = connect(shared, "again", login=("ann", ""), clean=False)
+        if time == "first":
+            client.subscribe("kept/#")
+        shared.client("other", f"the {time} time")
+        for _ in range(3):
+            client.expect(0x30)
+        client.subscribe("own")
+        client.close()
 
 
 def test_a_topic_plugin_that_fails_loses_that_message_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -114,9 +131,8 @@ def test_a_topic_plugin_that_fails_loses_that_message_only(caplog: pytest.LogCap
     assert record.exc_info is not None
 
 
-def test_a_long_queue_leaves_the_loop_to_others() -> None:
-    with hosting(SERVER_ROUTE) as host:
-        assert iterations(host, 20_000) > 20, "one for each millisecond"
+def test_a_long_queue_leaves_the_loop_to_others(shared: Host) -> None:
+    assert iterations(shared, 20_000) > 20, "one for each millisecond"
 
 
 def test_deliveries_that_fail_are_logged_in_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,10 +151,8 @@ def test_deliveries_that_fail_are_logged_in_one_line_a_second(caplog: pytest.Log
             received(client, 1)
         client.close()
     (line,) = (one for one in caplog.records if "did not reach a client" in one.message)
-    assert (line.levelno, line.message) == (
-        logging.WARNING,
-        "1 message(s) did not reach a client, the last one: no PUBACK",
-    )
+    message = "1 message(s) did not reach a client, the last one: no PUBACK"
+    assert (line.levelno, line.message) == (logging.WARNING, message)
 
 
 def test_a_broker_that_is_started_again_forwards() -> None:

@@ -1,4 +1,4 @@
-"""Connections are closed when amqtt has finished with them, and none keeps the broker from ending."""
+"""No connection keeps the broker from ending, whatever its client does."""
 
 import signal
 import socket
@@ -9,52 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
-from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace
-from tests.support.embedded_broker import hosting
-from tests.support.waiting import SECONDS
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no MQTT"),
-        pytest.param(connect_packet("c")[:5], id="a part of a CONNECT"),
-        pytest.param(publish_packet("t", b"x"), id="a PUBLISH before the CONNECT"),
-    ],
-)
-def test_a_connection_that_amqtt_has_finished_with_is_closed(sent: bytes) -> None:
-    with hosting(SERVER_ROUTE) as host, socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer:
-        peer.sendall(sent)
-        peer.shutdown(socket.SHUT_WR)
-        assert peer.recv(100) == b""
-
-
-def test_a_connection_whose_connect_is_refused_is_closed(tmp_path: Path) -> None:
-    (tmp_path / "passwords").touch()
-    plugins = {
-        "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False},
-        "amqtt.plugins.authentication.FileAuthPlugin": {"password_file": str(tmp_path / "passwords")},
-    }
-    with (
-        hosting(SERVER_ROUTE, plugins) as host,
-        socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer,
-    ):
-        peer.sendall(connect_packet("c", login=("stranger", "wrong")))
-        assert peer.recv(4) == b"\x20\x02\x00\x05"
-        assert peer.recv(100) == b""
-
-
-def test_a_broker_in_another_program_ends_although_clients_send_or_read_nothing() -> None:
-    with hosting(SERVER_ROUTE) as host:
-        silent = socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS)
-        deaf = Wire(host.mqtt_port, "deaf")
-        deaf.subscribe("large")
-        publisher = host.client()
-        for _ in range(20):
-            publisher.publish("large", bytes(1_000_000), qos=0)
-    silent.close()
-    deaf.sock.close()
+from tests.support.commands import BRIDGE, Workplace
 
 
 def come_and_go(port: int) -> list[socket.socket]:
