@@ -6,7 +6,8 @@ a retained message that all workers of the group receive. Other payloads on thes
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
   `adopt_seconds`. Its will and a planned stop remove it; the broker drops it if it is not repeated in `adopt_seconds`.
 - `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a lease which
-  comes late, or twice, changes nothing. If two claims have the same term, the one that the broker sends first holds.
+  comes late, or twice, changes nothing. If two claims have the same term, the one that the broker sends first holds;
+  a third worker believes the last one that comes, since the holder repeats its lease.
 
 A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Each worker counts that silence
 by its own monotonic clock, since the clocks of machines differ and jump. `until` in a notice is only shown to people.
@@ -404,6 +405,10 @@ class Leases:
             # meanwhile has a higher term still.
             is_raised = lease.term == known.term and self.worker > lease.worker and not retained
             slot.lease, slot.is_due = replace(known, term=known.term + int(is_raised)), True
+        elif lease.term == known.term and lease.worker != self.worker:
+            # Two other workers have claimed the slot with one term. The one that holds it repeats its lease, and the
+            # other one may never have received its claim: the lease that comes last is right in the end.
+            slot.lease, slot.is_due = lease, False
         elif retained and lease.term < known.term:
             slot.is_due = True
 

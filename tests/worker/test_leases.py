@@ -1,5 +1,6 @@
 """The leases of a group: simulated workers behind a broker that is late, loses and stops, and the rules of sharing."""
 
+import itertools
 import json
 from collections import Counter, deque
 from itertools import pairwise
@@ -57,9 +58,8 @@ class Group:
 
     def start(self, prefers: int | None = None, skew: float = 0.0, slots: int = SLOTS) -> Node:
         self.numbers += 1
-        node = self.nodes[f"{self.numbers * 7 % 10}-{self.numbers}"] = Node(
-            f"{self.numbers * 7 % 10}-{self.numbers}", prefers, skew, self.now, slots
-        )
+        name = f"{self.numbers * 7 % 10}-{self.numbers}"
+        node = self.nodes[name] = Node(name, prefers, skew, self.now, slots)
         self.connect(node)
         return node
 
@@ -154,6 +154,18 @@ class Group:
         for node in self.nodes.values():
             assert list(node.leases.view(self.now).workers) == sorted(self.nodes)
             assert all(node.leases.by_slot[slot].worker == holders[slot] for slot in range(node.slots))
+
+
+def settled(count: int, seconds: float = 60) -> tuple[Group, list[Node]]:
+    """Return a group whose workers have had time to share the slots."""
+    group = Group()
+    nodes = [group.start() for _ in range(count)]
+    group.run(seconds)
+    return group, nodes
+
+
+def changed(record: bytes, **fields: object) -> bytes:
+    return json.dumps(json.loads(record) | fields).encode()
 
 
 class Simulation(RuleBasedStateMachine):
@@ -280,17 +292,15 @@ def test_a_slot_is_granted_to_no_worker_that_does_not_open_it() -> None:
     assert [len(small.leases.held & {0, 1}), len(large.leases.held & {0, 1})] == [1, 1]
     assert large.leases.held > {2, 3}
     group.check_settled()
-    lease = json.loads(group.retained[lease_topic("plant", 3)])
-    granted = lease | {"worker": small.name, "term": lease["term"] + 1}
-    group.publish(Notice(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
+    lease = group.retained[lease_topic("plant", 3)]
+    granted = changed(lease, worker=small.name, term=json.loads(lease)["term"] + 1)
+    group.publish(Notice(lease_topic("plant", 3), granted))  # as a version before did
     group.run(5)
     group.check_settled()
 
 
 def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:
-    group = Group()
-    first, second = group.start(), group.start()
-    group.run(60)
+    group, (first, second) = settled(2)
     group.stop(first)
     group.tick()
     assert group.held == {second.name: [0, 1, 2, 3]}
@@ -299,9 +309,7 @@ def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:
 
 def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_last_record() -> None:
     for will, seconds in ((True, GONE_SECONDS), (False, ADOPT)):
-        group = Group()
-        first, second = group.start(), group.start()
-        group.run(60)
+        group, (first, second) = settled(2)
         crashed = group.now
         group.crash(first, will=will)
         while len(second.leases.held) < SLOTS:
@@ -311,22 +319,18 @@ def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_
 
 
 def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
-    group = Group()
-    node = group.start()
-    group.run(5)
-    old = json.loads(group.retained[lease_topic("plant", 2)]) | {"worker": "other", "term": 1}
-    group.publish(Notice(lease_topic("plant", 2), json.dumps(old).encode()))
+    group, (node,) = settled(1, 5)
+    topic = lease_topic("plant", 2)
+    group.publish(Notice(topic, changed(group.retained[topic], worker="other", term=1)))
     group.tick()
     group.tick()
-    kept = parse(group.retained[lease_topic("plant", 2)], Lease)
+    kept = parse(group.retained[topic], Lease)
     assert kept is not None and kept.worker == node.name
     assert sorted(node.leases.held) == [0, 1, 2, 3]
 
 
 def test_a_slot_that_was_handed_over_before_the_broker_lost_its_records_reaches_its_holder() -> None:
-    group = Group()
-    first, second = group.start(), group.start()
-    group.run(60)
+    group, (first, second) = settled(2)
     group.start(slots=2)  # with which 0 and 1 are shared, so that each of the others gets one of 2 and 3
     first.paused = True  # does not read what follows
     while len(second.leases.held) > 1:
@@ -354,6 +358,24 @@ def test_a_slot_that_two_workers_took_by_one_term_is_handed_over_to_one_that_all
     group.check_settled()
 
 
+def test_a_claim_that_the_broker_forgot_before_its_sender_had_it_leaves_no_wrong_holder_with_those_who_had_it() -> None:
+    group = Group()
+    sender, other = group.start(), group.start()
+    group.tick()  # the sender claims all slots, and the other one receives that
+    for node in (sender, other):
+        group.cut(node)
+    group.retained.clear()
+    third = group.start()
+    group.run(5)
+    assert third.name < sender.name  # else it raises the term
+    assert {lease.worker for lease in other.leases.by_slot.values()} == {sender.name}
+    assert {lease.term for lease in third.leases.by_slot.values()} == {1}
+    for node in (sender, other):
+        group.connect(node)
+    group.run(60)
+    group.check_settled()
+
+
 @pytest.mark.parametrize(
     "payload",
     [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
@@ -372,25 +394,21 @@ def test_intents_are_none_before_all_retained_records_have_come() -> None:
 
 
 def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
-    group = Group()
-    node = group.start()
-    group.run(2 * ADOPT)
-    assert node.leases.workers.is_heard(group.now)
-    waiting = (bool(node.leases.intents(group.now + tick, 0.0)) and group.now + tick for tick in range(60))
-    announced = next(filter(None, waiting))
-    assert node.leases.workers.is_heard(announced + ADOPT / 2 - 1)
-    assert not node.leases.workers.is_heard(announced + ADOPT / 2)
+    group, (node,) = settled(1, 2 * ADOPT)
+    workers = node.leases.workers
+    assert workers.is_heard(group.now)
+    announced = next(second for second in itertools.count(group.now) if node.leases.intents(second, 0.0))
+    late = announced + ADOPT / 2
+    assert workers.is_heard(late - 1) and not workers.is_heard(late)
     group.deliver(node)
-    assert not node.leases.workers.is_heard(announced + ADOPT / 2)
+    assert not workers.is_heard(late)
     group.connect(node)
-    assert node.leases.workers.is_heard(announced + ADOPT / 2)
+    assert workers.is_heard(late)
 
 
 def test_a_worker_whose_records_do_not_come_back_claims_nothing_of_those_that_it_does_not_hear() -> None:
     """The claim would reach the others later, and take from them what they hold and serve."""
-    group = Group()
-    first, second = group.start(), group.start()
-    group.run(60)
+    group, (first, second) = settled(2)
     for _ in range(int(3 * ADOPT / TICK)):
         group.now += TICK
         intents = first.leases.intents(group.now, group.now)
@@ -405,19 +423,18 @@ def test_a_connection_by_which_no_record_comes_is_given_up_later_than_the_broker
     group.deliver(node)
     node.leases.connected(group.now, 22.5)
     assert node.leases.intents(group.now, group.now)
-    assert not node.leases.workers.is_cut_off(group.now + ADOPT - 1) and node.leases.workers.is_cut_off(
-        group.now + ADOPT
-    )
-    node.leases.connection_changed(group.now + ADOPT)
-    assert not node.leases.workers.is_cut_off(group.now + 2 * ADOPT)
+    late, workers = group.now + ADOPT, node.leases.workers
+    assert not workers.is_cut_off(late - 1) and workers.is_cut_off(late)
+    node.leases.connection_changed(late)
+    assert not workers.is_cut_off(late + ADOPT)
 
 
 def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_same() -> None:
     group = Group()
     node = group.start()
     for number in range(2 * MOST_WORKERS):
-        forged = json.loads(node.leases.stop(0).payload) | {"worker": f"w{number}", "leaves": False}
-        node.leases.receive(presence_topic("plant", f"w{number}"), json.dumps(forged).encode(), 1000, retained=False)
+        forged = changed(node.leases.stop(0).payload, worker=f"w{number}", leaves=False)
+        node.leases.receive(presence_topic("plant", f"w{number}"), forged, 1000, retained=False)
     assert len(node.leases.view(1000).workers) == MOST_WORKERS + 1
     lease = Lease("other", 0.0, "", "1", 5, 0.0).payload
     for slot in (3, 4, 9999, 10_000):
