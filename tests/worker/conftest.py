@@ -9,6 +9,7 @@ import pytest
 
 import tests.worker.ejabberd
 import tests.worker.mosquitto
+from tests.support.http_target import Target, echo
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import Group
 
@@ -38,7 +39,14 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
 def group(tmp_path: Path, mosquitto: Mosquitto) -> Iterator[Group]:
     """Workers of one group; those that still run are killed in the end."""
     with Group(tmp_path, mosquitto) as workers:
-        yield workers
+        yield workers.watched()
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    """A server that answers each request with its body."""
+    with Target(echo) as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.waiting import eventually
@@ -46,11 +45,6 @@ class Ejabberd:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    @property
-    def is_whole(self) -> bool:
-        """Return whether every node runs."""
-        return all(process.poll() is None for process in self._processes)
-
     def __enter__(self) -> Self:
         try:
             epmd = ["epmd", "-port", self._epmd_port, "-address", "127.0.0.1"]
@@ -62,21 +56,17 @@ class Ejabberd:
                 self._join(node)  # which restarts ejabberd in the node
                 self._started(node, 2)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in (*self._processes, self._epmd):
-            process.kill()
-            process.wait()
+            _end(process)
 
     def kill(self, node: int) -> None:
         """End a node as a crash would."""
-        self._processes[node].kill()
-        self._processes[node].wait()
+        _end(self._processes[node])
 
     def _start(self, node: int) -> "subprocess.Popen[bytes]":
         folder = self._folder / _name(node)
@@ -119,6 +109,11 @@ class Ejabberd:
             "EJABBERD_CONFIG_PATH": str(folder / "ejabberd.yml"), "EJABBERD_LOG_PATH": str(folder / "log"),
             "EJABBERD_MSGS_PATH": str(folder),  # translations take a third of a second at each start
         }  # fmt: skip
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
 
 
 def _name(node: int) -> str:

@@ -5,7 +5,6 @@ import itertools
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from amqtt_rest_bridge.mqtt import packets, standard
@@ -51,9 +50,7 @@ class FakeBroker:
         assert self._listening.wait(10)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._loop.close()

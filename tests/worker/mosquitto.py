@@ -9,14 +9,12 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.waiting import eventually
 
@@ -70,9 +68,7 @@ class Mosquitto:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for client in self._clients:
             client.close()
         if self._process is not None:
@@ -131,11 +127,11 @@ class Client:
 
     def __init__(
         self, port: int, client_id: str = "", *, will: tuple[str, bytes] | None = None,
-        login: tuple[str, str] | None = None, authority: str | None = None,
+        login: tuple[str, str] | None = None, authority: str | None = None, level: MQTTProtocolVersion = paho.MQTTv5,
     ) -> None:  # fmt: skip
         self.messages: queue.SimpleQueue[paho.MQTTMessage] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+        self._paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=level)
         self._paho.max_inflight_messages = 1000
         self._paho.on_message = lambda _client, _data, message: self.messages.put(message)
         self._paho.on_subscribe = lambda *arguments: self._answers.put(arguments)
@@ -147,17 +143,20 @@ class Client:
         if authority is not None:
             self._paho.tls_set(authority)
         self._paho.reconnect_delay_set(1, 1)
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = 3600  # so that nothing is missed while the broker is killed and started
         host = "localhost" if authority else "127.0.0.1"  # a certificate names the host
-        self._paho.connect(host, port, clean_start=not client_id, properties=properties)
+        if level == paho.MQTTv5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = 3600  # so that nothing is missed while the broker is killed and started
+            self._paho.connect(host, port, clean_start=not client_id, properties=properties)
+        else:
+            self._paho.connect(host, port)
         self._paho.loop_start()
         self._answers.get(timeout=SECONDS)
 
-    def subscribe(self, *filters: str) -> Self:
-        """Subscribe with QoS 1, and wait for the answer."""
+    def subscribe(self, *filters: str, qos: int = 1) -> Self:
+        """Subscribe, and wait for the answer."""
         for topic_filter in filters:
-            self._paho.subscribe(topic_filter, options=SubscribeOptions(qos=1))
+            self._paho.subscribe(topic_filter, qos)
             self._answers.get(timeout=SECONDS)
         return self
 

@@ -7,7 +7,6 @@ import pytest
 from tests.support.http_recorder import recording
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
-from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import Group
 
 pytestmark = pytest.mark.mosquitto
@@ -20,9 +19,14 @@ DEFINE ROUTE R WITH TYPE REST_API
 """
 
 
+def publish(group: Group, numbers: range) -> None:
+    for number in numbers:
+        group.client.publish(f"in/{number % 3}", b"%d" % number)
+
+
 @pytest.mark.parametrize("policy", ["balanced", "lossless"])
 def test_messages_are_acknowledged_after_their_batch_whether_the_worker_is_stopped_or_killed(
-    group: Group, mosquitto: Mosquitto, policy: str
+    group: Group, policy: str
 ) -> None:
     sent: list[int] = []
 
@@ -35,27 +39,22 @@ def test_messages_are_acknowledged_after_their_batch_whether_the_worker_is_stopp
         target.answer = answer
         group.routes(ROUTE.format(url=target.url, policy=policy, seconds=3600))
         worker = group.start(0).ready()
-        client = mosquitto.client().subscribe("results/#")
-        for number in range(45):
-            client.publish(f"in/{number % 3}", b"%d" % number)
-        client.collect(2)
+        publish(group, range(45))
+        group.client.collect(2)
         assert len(sent) == 40
         worker.kill()
         worker = group.start(0).ready()
-        for number in range(45, 50):
-            client.publish("in/a", b"%d" % number)
-        assert worker.stop() == 0
+        publish(group, range(45, 50))
+        worker.stop()
         group.routes(ROUTE.format(url=target.url, policy=policy, seconds=1))
         group.start(0).ready()
         eventually(lambda: set(sent) == set(range(50)), "a message is lost")
 
 
-def test_the_status_of_a_worker_says_that_a_breaker_is_open(group: Group, mosquitto: Mosquitto) -> None:
+def test_the_status_of_a_worker_says_that_a_breaker_is_open(group: Group) -> None:
     with recording() as target:
         target.answer = lambda _: (503, b"")
         group.routes(ROUTE.format(url=target.url, policy="lossless", seconds=1))
         worker = group.start(0).ready()
-        client = mosquitto.client()
-        for number in range(40):
-            client.publish("in/a", b"%d" % number)
+        publish(group, range(40))
         worker.wrote("route R: the breaker is open: the target failed 2 times within 30 s")

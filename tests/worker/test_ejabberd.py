@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,11 @@ async def connected(where: Address, session: ClientSession) -> AsyncIterator[tup
         connection.abort()
 
 
-async def publish(on: MqttConnection, *payloads: bytes, topic: str = "in", retain: bool = False) -> None:
+async def publish(on: MqttConnection, *payloads: bytes, topic: str = "in") -> None:
     """Publish, and wait for the acknowledgements."""
     for payload in payloads:
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        on.publish(topic, payload, done.set_result, retain=retain)
+        on.publish(topic, payload, done.set_result)
         assert await asyncio.wait_for(done, 10) is None
 
 
@@ -85,35 +85,14 @@ async def next_second() -> None:
 
 
 @pytest.fixture(scope="module")
-def _clusters() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ejabberd]:
+    """Two nodes, which serve the tests of this file; the last test kills one."""
+    with Ejabberd(tmp_path_factory.mktemp("cluster"), 2) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def _started() -> list[Ejabberd]:
-    return []
-
-
-@pytest.fixture
-def cluster(
-    _clusters: contextlib.ExitStack, _started: list[Ejabberd], tmp_path_factory: pytest.TempPathFactory
-) -> Ejabberd:
-    """Two nodes, which serve the tests of this file until one of them kills a node."""
-    if not _started or not _started[-1].is_whole:
-        _started.append(_clusters.enter_context(Ejabberd(tmp_path_factory.mktemp("cluster"), 2)))
-    return _started[-1]
 
 
 def address(cluster: Ejabberd, host: str) -> Address:
     return Address(host, cluster.port, USER, PASSWORD, None, host)
-
-
-def using(use: Callable[[], Awaitable[None]]) -> None:
-    async def within_a_minute() -> None:
-        await asyncio.wait_for(use(), 60)
-
-    asyncio.run(within_a_minute())
 
 
 def test_a_worker_ends_at_its_start_with_one_line_since_there_are_no_shared_subscriptions(
@@ -162,20 +141,7 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
             await publish(publisher, b"fifth")
             assert await at_last.acknowledged(1) == [b"fifth"]  # what was acknowledged does not come again
 
-    using(use)
-
-
-def test_retained_messages_reach_new_clients_only_of_the_node_that_took_them(cluster: Ejabberd) -> None:
-    async def use() -> None:
-        for host in cluster.hosts:
-            async with connected(address(cluster, host), ClientSession(host, 0, 10)) as (publisher, _):
-                await publish(publisher, host.encode(), topic=f"bridge/plant/{host}/online", retain=True)
-        for host in cluster.hosts:
-            async with connected(address(cluster, host), ClientSession(host, 0, 10)) as (reader, taker):
-                await reader.subscribe([Subscription("bridge/plant/+/online", 9, True)])
-                assert await taker.acknowledged(1) == [host.encode()]
-
-    using(use)
+    asyncio.run(asyncio.wait_for(use(), 60))
 
 
 def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_session_held_is_lost(
@@ -217,5 +183,5 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
             await client.close()
 
     with caplog.at_level("INFO"):
-        using(use)
+        asyncio.run(asyncio.wait_for(use(), 60))
     assert "the broker has forgotten the session of plant-2 and what it kept for it" in caplog.messages

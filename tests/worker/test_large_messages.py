@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http_target import Target, echo
-from tests.worker.mosquitto import Mosquitto
+from tests.support.http_target import Target
+from tests.worker.mosquitto import Client
 from tests.worker.workers import Group, Worker, client_route
 
 pytestmark = pytest.mark.mosquitto
@@ -38,59 +38,55 @@ class Usage:
         return seconds, 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
+def code(client: Client) -> str:
+    """Return the code of the failure that comes next."""
+    found: str = json.loads(client.next()[1])["error"]["code"]
+    return found
+
+
 @SIZES
 def test_a_message_of_many_properties_fails_once_and_costs_no_more_than_a_payload_as_long(
-    group: Group, mosquitto: Mosquitto, megabytes: int
+    group: Group, target: Target, megabytes: int
 ) -> None:
     size = megabytes * 1_000_000
 
     def cost(properties: bytes, payload: bytes) -> tuple[float, int]:
         used = Usage(worker)
-        mosquitto.publish_bytes("in", properties, payload)
-        assert json.loads(client.next()[1])["error"]["code"] == "payload_too_large"
+        group.broker.publish_bytes("in", properties, payload)
+        assert code(group.client) == "payload_too_large"
         return used.more()
 
-    with Target(echo) as target:
-        group.routes(client_route("R", target.port, "in"))
-        worker = group.start(slots=1, max_message_bytes=ALLOWED).ready()
-        client = mosquitto.client().subscribe("results/R")
-        seconds, _ = cost(b"", bytes(size))
-        many_seconds, many_bytes = cost(EMPTY * (size // len(EMPTY)), b"")
-        assert many_seconds < 5 * seconds
-        assert many_bytes < 4 * size + SLACK
-        assert worker.stop() == 0
-        group.start(slots=1).ready()  # an unacknowledged message would come again
-        client.publish("in", b"after")
-        assert client.next() == ("results/R", b"after")
+    group.routes(client_route("R", target.port, "in"))
+    worker = group.start(slots=1, max_message_bytes=ALLOWED).ready()
+    seconds, _ = cost(b"", bytes(size))
+    many_seconds, many_bytes = cost(EMPTY * (size // len(EMPTY)), b"")
+    assert many_seconds < 5 * seconds
+    assert many_bytes < 4 * size + SLACK
+    worker.stop()
+    group.start(slots=1).ready()  # an unacknowledged message would come again
+    group.client.publish("in", b"after")
+    assert group.client.next() == ("results/R", b"after")
     assert [seen.body for seen in target.requests] == [b"after"]
 
 
 @SIZES
-def test_a_start_is_ready_with_such_a_message_before_its_suback(
-    group: Group, mosquitto: Mosquitto, megabytes: int
-) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("R", target.port, "in"))
-        assert group.start(slots=1).ready().stop() == 0
-        mosquitto.publish_bytes("in", EMPTY * (megabytes * 1_000_000 // len(EMPTY)), b"")
-        client = mosquitto.client().subscribe("results/R")
-        worker = group.start(slots=1, max_message_bytes=ALLOWED).ready()
-        assert json.loads(client.next()[1])["error"]["code"] == "payload_too_large"
-        client.publish("in", b"after")
-        assert client.next() == ("results/R", b"after")
-        assert not worker.has_written("lost its connection")
+def test_a_start_is_ready_with_such_a_message_before_its_suback(group: Group, target: Target, megabytes: int) -> None:
+    group.routes(client_route("R", target.port, "in"))
+    group.start(slots=1).ready().stop()
+    group.broker.publish_bytes("in", EMPTY * (megabytes * 1_000_000 // len(EMPTY)), b"")
+    worker = group.start(slots=1, max_message_bytes=ALLOWED).ready()
+    assert code(group.client) == "payload_too_large"
+    group.client.publish("in", b"after")
+    assert group.client.next() == ("results/R", b"after")
+    assert not worker.has_written("lost its connection")
 
 
-def test_of_many_properties_the_first_are_carried_and_others_count_as_missing(
-    group: Group, mosquitto: Mosquitto
-) -> None:
+def test_of_many_properties_the_first_are_carried_and_others_count_as_missing(group: Group, target: Target) -> None:
     """700,000 properties within `max_message_bytes`."""
     headers = 'ADD "X-Site" "{property.site}" ADD "X-Late" "{property.late|none}"'
-    with Target(echo) as target:
-        group.routes(client_route("R", target.port, "in", event=headers))
-        group.start().ready()
-        client = mosquitto.client().subscribe("results/R")
-        mosquitto.publish_bytes("in", SITE + EMPTY * 700_000 + LATE, b"payload")
-        assert client.next() == ("results/R", b"payload")
+    group.routes(client_route("R", target.port, "in", event=headers))
+    group.start().ready()
+    group.broker.publish_bytes("in", SITE + EMPTY * 700_000 + LATE, b"payload")
+    assert group.client.next() == ("results/R", b"payload")
     (seen,) = target.requests
     assert (seen.headers["x-site"], seen.headers["x-late"]) == ("north", "none")

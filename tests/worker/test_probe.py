@@ -15,7 +15,7 @@ import pytest
 
 from amqtt_rest_bridge.group import probe as tried
 from amqtt_rest_bridge.group.probe import ProbeFinding, probe
-from amqtt_rest_bridge.mqtt.values import parse_url
+from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.route_text import load_text
@@ -29,21 +29,23 @@ COMMANDS = NAMES[-1]
 FOLLOWING = {"MQTT 5": NAMES[1:], "topics of the group": NAMES[2:]}  # what cannot be tried without
 
 
-def found(port: int, **settings: Any) -> list[ProbeFinding]:
+def address(port: int) -> Address:
+    return Address("127.0.0.1", port, None, None, None, f"mqtt://127.0.0.1:{port}")
+
+
+def found(port: int) -> list[ProbeFinding]:
     """Try a broker that answers at once."""
-    address = parse_url(f"mqtt://127.0.0.1:{port}")
-    assert address is not None
     routes = load_text(client_route("Echo", 9, "in/+")).routes
     live = Coreflux(["editor"], "live")
-    return asyncio.run(probe(address, WorkerSettings(group="plant", coreflux=live, **settings), routes))
+    return asyncio.run(probe(address(port), WorkerSettings(group="plant", coreflux=live), routes))
 
 
 def is_empty(broker: FakeBroker) -> bool:
     return (broker.sessions, broker.retained) == ({}, {})
 
 
-def lacking(findings: list[ProbeFinding]) -> set[str]:
-    return {one.name for one in findings if one.holds is False}
+def lacking(findings: list[ProbeFinding]) -> dict[str, ProbeFinding]:
+    return {one.name: one for one in findings if one.holds is False}
 
 
 def test_a_broker_that_has_everything_lacks_nothing_and_is_left_as_it_was() -> None:
@@ -56,10 +58,11 @@ def test_a_broker_that_has_everything_lacks_nothing_and_is_left_as_it_was() -> N
 
 
 OTHERS = ("a queue", "patience")
+Probed = Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]
 
 
 @pytest.fixture(scope="module")
-def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]]:
+def probed() -> Iterator[Probed]:
     """Try brokers that lack one thing each, some at the same time, since each makes the probe wait."""
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack, ThreadPoolExecutor(4) as pool:
         patch.setattr(tried, "WAIT_SECONDS", 2.0)  # half a second was too little for a starved machine
@@ -69,11 +72,9 @@ def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
-    name: str, probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]
-) -> None:
+def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(name: str, probed: Probed) -> None:
     broker, findings = probed[name]
-    assert lacking(findings) == {name} | ({"redelivery"} if name == "kept sessions" else set())
+    assert lacking(findings).keys() == {name} | ({"redelivery"} if name == "kept sessions" else set())
     assert all(bool(one.hint) is (one.holds is False) for one in findings)
     untried = [one.name for one in findings[:-1] if one.holds is None]
     assert untried == FOLLOWING.get(name, [])
@@ -81,33 +82,32 @@ def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
 
 
 @pytest.mark.parametrize(
-    ("lacking", "name", "detail"),
+    ("broker", "name", "detail"),
     [
         pytest.param("a queue", "Receive Maximum", "the next message, once one was acknowledged, does not", id="drops"),
         pytest.param("patience", "kept sessions", "not acknowledge a message on .*: the connection was", id="ends"),
     ],
 )
 def test_what_a_broker_does_to_one_check_is_reported_there_and_the_others_are_tried(
-    lacking: str, name: str, detail: str, probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]
+    broker: str, name: str, detail: str, probed: Probed
 ) -> None:
-    (one,) = (finding for finding in probed[lacking][1] if finding.holds is False)
-    assert one.name == name and re.search(detail, one.detail)
+    ((found, finding),) = lacking(probed[broker][1]).items()
+    assert found == name and re.search(detail, finding.detail)
 
 
 def test_what_is_known_of_an_old_mosquitto_is_said_of_receive_maximum(
-    probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]],
+    probed: Probed,
 ) -> None:
-    (one,) = (finding for finding in probed["Receive Maximum"][1] if finding.holds is False)
-    assert one.hint.startswith("known of Mosquitto 2.0.11: after a lost connection some calls may run twice.")
+    assert lacking(probed["Receive Maximum"][1])["Receive Maximum"].hint.startswith(
+        "known of Mosquitto 2.0.11: after a lost connection some calls may run twice."
+    )
 
 
 def test_a_probe_that_is_interrupted_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeBroker("redelivery") as broker:  # which is waited for
 
         async def interrupted() -> None:
-            address = parse_url(f"mqtt://127.0.0.1:{broker.port}")
-            assert address is not None
-            probing = asyncio.ensure_future(probe(address, WorkerSettings(group="plant"), ()))
+            probing = asyncio.ensure_future(probe(address(broker.port), WorkerSettings(group="plant"), ()))
             while not any("again" in client_id for client_id in broker.sessions):
                 await asyncio.sleep(0.001)
             probing.cancel()
@@ -140,11 +140,11 @@ def run(folder: Path, broker: str, *arguments: str, **settings: Any) -> "subproc
 def test_mosquitto_has_everything_and_the_workers_beside_notice_nothing(mosquitto: Mosquitto, tmp_path: Path) -> None:
     others = mosquitto.client("other").subscribe("$share/plant/in", "bridge/plant/+/lease")
     ended = run(tmp_path, mosquitto.url)
-    lacking = [line for line in ended.stdout.splitlines() if line.startswith("  NO ")]
-    assert all("Receive Maximum" in line for line in lacking), ended.stdout  # 2.0.11 sends more now and then
-    assert (ended.returncode, ended.stderr) == (len(lacking), "")
+    missing = [line for line in ended.stdout.splitlines() if line.startswith("  NO ")]
+    assert all("Receive Maximum" in line for line in missing), ended.stdout  # 2.0.11 sends more now and then
+    assert (ended.returncode, ended.stderr) == (len(missing), "")
     assert ended.stdout.startswith(f"{mosquitto.url} for the workers of group plant:\n  yes  MQTT 5  ")
-    assert lacking or ended.stdout.endswith("all that workers need is there\n")
+    assert missing or ended.stdout.endswith("all that workers need is there\n")
     mosquitto.client().publish("in", b"for the other")
     assert others.next() == ("in", b"for the other")
     late = mosquitto.client().subscribe("bridge/#", "in")
@@ -160,8 +160,8 @@ def test_the_limits_of_mosquitto_as_it_comes_are_found(tmp_path: Path) -> None:
         ended = run(tmp_path, broker.url, "--json", coreflux=live)
         assert ended.returncode == 1
         findings = {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
-    lacking = {name for name, one in findings.items() if one["holds"] is False}
-    assert lacking - {"Receive Maximum"} == {"kept sessions", "large messages", COMMANDS}
+    missing = {name for name, one in findings.items() if one["holds"] is False}
+    assert missing - {"Receive Maximum"} == {"kept sessions", "large messages", COMMANDS}
     assert "of 1100 messages for a session that was away 1000 came" in findings["kept sessions"]["detail"]
     assert "max_queued_messages 0" in findings["kept sessions"]["hint"]
     refused = r"the broker refuses a message on \$SYS/Coreflux/Routes/probe-\w+: Not authorized"

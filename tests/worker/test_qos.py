@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import queue
 from collections import Counter
 from collections.abc import Iterator
-from typing import Self
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from amqtt_rest_bridge.errors import PublicationRefusedError
 from amqtt_rest_bridge.lot.model import Publication
@@ -18,13 +15,14 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address
-from tests.mqtt.scripted import CONNACK, SESSION, read, run, run_connected
+from tests.mqtt.scripted import read, run, run_connected
 from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import Peer
 from tests.support.ports import free_port
-from tests.worker.mosquitto import SECONDS, Mosquitto
+from tests.worker.mosquitto import SECONDS, Client, Mosquitto
+from tests.worker.test_connection import accept, opened
 from tests.worker.workers import Group
 
 SETTINGS: dict[str, int | None] = {"none": None, "zero": 0, "one": 1, "two": 2}
@@ -54,41 +52,21 @@ def routes(url: str, port: int) -> str:
     return _START.format(url=url, port=port) + "".join(texts)
 
 
-class Subscriber:
-    """A client of MQTT 3.1.1, which both brokers speak, until the block ends."""
-
-    def __init__(self, port: int, qos: int) -> None:
-        self._messages: queue.SimpleQueue[paho.MQTTMessage] = queue.SimpleQueue()
-        answers: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._paho = paho.Client(CallbackAPIVersion.VERSION2, f"subscriber-{qos}")
-        self._paho.on_connect = self._paho.on_subscribe = lambda *arguments: answers.put(arguments)
-        self._paho.on_message = lambda _client, _data, message: self._messages.put(message)
-        self._paho.connect("127.0.0.1", port)
-        self._paho.loop_start()
-        answers.get(timeout=SECONDS)
-        self._paho.subscribe("out/#", qos)
-        answers.get(timeout=SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._paho.disconnect()
-        self._paho.loop_stop()
-
-    def publish(self, topic: str) -> None:
-        self._paho.publish(topic, b"{}", qos=1).wait_for_publish(SECONDS)
-
-    def deliveries(self, count: int, *, retained: bool) -> Deliveries:
-        found = [self._messages.get(timeout=SECONDS) for _ in range(count)]
-        assert {message.retain for message in found} == {retained}
-        return Counter((message.topic, message.qos) for message in found)
-
-
 @contextlib.contextmanager
-def subscribers(port: int) -> Iterator[list[Subscriber]]:
+def subscribers(port: int) -> Iterator[list[Client]]:
+    """Clients of MQTT 3.1.1, which both brokers speak, that want QoS 0, 1 and 2."""
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(Subscriber(port, qos)) for qos in range(3)]
+        clients = [Client(port, f"subscriber-{qos}", level=paho.MQTTv311) for qos in range(3)]
+        for qos, client in enumerate(clients):
+            opened.callback(client.close)
+            client.subscribe("out/#", qos=qos)
+        yield clients
+
+
+def deliveries(client: Client, count: int, *, retained: bool) -> Deliveries:
+    found = [client.messages.get(timeout=SECONDS) for _ in range(count)]
+    assert {message.retain for message in found} == {retained}
+    return Counter((message.topic, message.qos) for message in found)
 
 
 def expected(wanted: int, default: int, kinds: tuple[str, ...]) -> Deliveries:
@@ -100,13 +78,13 @@ def expected(wanted: int, default: int, kinds: tuple[str, ...]) -> Deliveries:
 def check(mqtt_port: int, http_port: int, default: int) -> None:
     with subscribers(mqtt_port) as those:
         for name in SETTINGS:
-            those[0].publish(f"in/{name}")
+            those[0].publish(f"in/{name}", b"{}")
             assert ask(http_port, f"/{name}", b"{}").status == 200
         for wanted, one in enumerate(those):
-            assert one.deliveries(12, retained=False) == expected(wanted, default, KINDS)
+            assert deliveries(one, 12, retained=False) == expected(wanted, default, KINDS)
     with subscribers(mqtt_port) as later:
         for wanted, one in enumerate(later):
-            assert one.deliveries(8, retained=True) == expected(wanted, default, ("result", "request"))
+            assert deliveries(one, 8, retained=True) == expected(wanted, default, ("result", "request"))
 
 
 def test_the_plugin_publishes_with_the_lower_of_the_setting_and_the_subscription() -> None:
@@ -117,7 +95,7 @@ def test_the_plugin_publishes_with_the_lower_of_the_setting_and_the_subscription
 def test_what_other_plugins_publish_is_delivered_with_no_more_than_the_subscription_asks_for() -> None:
     with hosting(routes("http://127.0.0.1:9", 0)) as host, subscribers(host.mqtt_port) as those:
         host.wait(host.broker.internal_message_broadcast("out/other", b"", 1))
-        found = [one.deliveries(1, retained=False) for one in those]
+        found = [deliveries(one, 1, retained=False) for one in those]
     assert found == [Counter({("out/other", qos): 1}) for qos in (0, 1, 1)]
 
 
@@ -128,9 +106,8 @@ def test_a_worker_publishes_with_the_lower_of_the_setting_and_the_subscription(
     port = free_port()
     with recording() as target:
         group.routes(routes(target.url, port))
-        worker = group.start(0).ready()
+        group.start(0).ready()
         check(mosquitto.port, port, default=1)
-        assert worker.stop() == 0
 
 
 # The steps of a worker's publication, with a broker that is scripted.
@@ -145,8 +122,7 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
     first, second = sent(b"first", 1, 2), sent(b"second", 2, 2)
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
+        accept(peer)
         assert read(peer, len(first + second)) == first + second
         peer.send(acknowledgement(standard.PUBREC, 1) + bytes.fromhex("50 03 0002 97"))  # which refuses it
         assert read(peer, 4) == acknowledgement(standard.PUBREL, 1)
@@ -160,8 +136,7 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
         publisher = MqttPublisher()
         publications = [publisher.publish(Publication("out", one, qos=2), hops=0) for one in (b"first", b"second")]
         for number in range(2):
-            connection = MqttConnection(address, SESSION, lambda *_: None)
-            await connection.open()
+            connection = await opened(address)
             if number == 1:
                 publications.append(publisher.publish(Publication("out", b"second", qos=2), hops=0))
             publisher.use_connection(connection)
@@ -179,16 +154,14 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
 
 def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_no_connection() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
+        accept(peer)
         assert read(peer, 2000 * len(sent(b"x", None, 0))) == sent(b"x", None, 0) * 2000
         peer.wait()
 
     async def use(address: Address) -> None:
         publisher = MqttPublisher()
         publications = [publisher.publish(Publication("out", b"x", qos=0), hops=0) for _ in range(2000)]
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+        connection = await opened(address)
         publisher.use_connection(connection)
         assert not any(one.done() for one in publications)
         assert await publisher.settled(10) == 0

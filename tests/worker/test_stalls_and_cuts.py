@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -13,16 +13,23 @@ from zlib import crc32
 import pytest
 
 from amqtt_rest_bridge.times import Backoff
-from tests.support.http_target import Peer, Target, echo, reply
-from tests.support.ports import free_port
+from tests.support.http_target import Peer, Target, reply
 from tests.support.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.relay import Relay
-from tests.worker.test_handing_over import ORDERED, TOPICS, are_called, hanging, ordered_topic, publish_all, slowly
-from tests.worker.test_one_view import metrics, seen
 from tests.worker.test_rolling_http import Callers, server_route
-from tests.worker.test_route_sets import BOTH
-from tests.worker.workers import LOSSLESS, Group, Worker, client_route
+from tests.worker.workers import (
+    LOSSLESS,
+    TOPICS,
+    Group,
+    Worker,
+    client_route,
+    in_order,
+    ordered_topic,
+    publish_all,
+    slowly,
+    wait_for_calls,
+)
 
 pytestmark = pytest.mark.mosquitto
 
@@ -34,6 +41,8 @@ SOON = {
 SESSIONS = b"plant-0:", b"plant-1:"
 """The client ids of slots. A worker whose first connection, that for records, is lost while it starts ends."""
 PUBACK_BYTES = 4
+CAPACITY = 50
+BOUNDED = f"{LOSSLESS} WITH OVERLOAD_CAPACITY {CAPACITY}"
 
 
 @pytest.fixture
@@ -46,13 +55,13 @@ def start(group: Group, relay: Relay, slot: int = 0, **settings: Any) -> Worker:
     return group.start(slot, constants=SOON, broker=relay.url, **settings)
 
 
-def called_again(relay: Relay, capacity: int) -> int:
+def called_again(relay: Relay) -> int:
     """Return how many messages may be called again: those whose PUBACK was lost, with the relay or in a worker.
 
     A worker loses as many at a cut as its route holds. The relay may lose more: Mosquitto 2.0.11 does not stop at
     Receive Maximum, so that a worker goes on with what it has in its socket while the connection stalls.
     """
-    return relay.lost // PUBACK_BYTES + capacity * relay.cuts
+    return relay.lost // PUBACK_BYTES + CAPACITY * relay.cuts
 
 
 def places_sent(relay: Relay, route: str, slots: int = 2) -> dict[int, int]:
@@ -77,101 +86,64 @@ def check_first_calls(target: Target, count: int, *, doubled: int, places: Mappi
     called = [int(seen.body) for seen in target.requests]
     assert set(called) == set(range(count)), f"{count - len(set(called))} lost"
     assert len(called) - count <= doubled, Counter(called).most_common(5)
-    by_topic: dict[int, list[int]] = defaultdict(list)
-    for number in dict.fromkeys(called):
-        by_topic[number % TOPICS].append(number)
-    early = [
-        (newer, older)
-        for numbers in by_topic.values()
-        if numbers != sorted(numbers)
-        for newer, older in combinations(numbers, 2)
-        if older < newer
-    ]
+    first = list(dict.fromkeys(called))
+    of_topics = [[number for number in first if number % TOPICS == topic] for topic in range(TOPICS)]
+    unsorted = (numbers for numbers in of_topics if numbers != sorted(numbers))
+    early = [(newer, older) for numbers in unsorted for newer, older in combinations(numbers, 2) if older < newer]
     print(f"{len(early)} times a message was called before an older one")
     assert [one for one in early if places is None or places[one[1]] < places[one[0]]] == []
 
 
-def test_a_start_whose_connections_stall_and_are_cut_depends_on_no_target(
-    group: Group, mosquitto: Mosquitto, relay: Relay
-) -> None:
-    with Target(echo) as target, Target(hanging) as dead:
-        small = f"{LOSSLESS} WITH OVERLOAD_CAPACITY 10"
-        group.routes(
-            client_route("Dead", dead.port, "dead/#", config=small)
-            + client_route("Well", target.port, "well/#", config=LOSSLESS)
-        )
-        assert group.start().ready().stop() == 0
-        client = mosquitto.client()
-        publish_all(client, lambda number: f"dead/{number}", range(100))
-        publish_all(client, lambda number: f"well/{number}", range(50))
-        with relay.disturbing(0.1, *SESSIONS):
-            start(group, relay).ready()
-            eventually(are_called(target, 50), "the healthy route does not get its messages")
-        assert {int(seen.body) for seen in target.requests} == set(range(50))
-
-
 @pytest.mark.parametrize("waiting", [800, pytest.param(60_000, marks=pytest.mark.long)])
 def test_a_backlog_is_worked_off_in_order_over_stalls_and_cuts(
-    group: Group, mosquitto: Mosquitto, relay: Relay, waiting: int
+    group: Group, relay: Relay, target: Target, waiting: int
 ) -> None:
-    with Target(echo) as target:
-        capacity = 50
-        config = f"{LOSSLESS} WITH OVERLOAD_CAPACITY {capacity}"
-        group.routes(client_route("Well", target.port, "in/+", config=config, event=ORDERED))
-        assert group.start().ready().stop() == 0
-        publish_all(mosquitto.client(), ordered_topic, range(waiting))
-        with relay.disturbing(0.2, *SESSIONS):
-            start(group, relay)
-            eventually(are_called(target, waiting), "not all were called", 30 + waiting / 100)
-        check_first_calls(target, waiting, doubled=called_again(relay, capacity))
+    group.routes(in_order(target, config=BOUNDED))
+    group.start().ready().stop()
+    publish_all(group.client, ordered_topic, range(waiting))
+    with relay.disturbing(0.2, *SESSIONS):
+        start(group, relay)
+        wait_for_calls(target, waiting, 30 + waiting / 100)
+    check_first_calls(target, waiting, doubled=called_again(relay))
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.long)])
-def test_hand_overs_over_stalls_and_cuts_lose_and_disorder_nothing(
-    group: Group, mosquitto: Mosquitto, relay: Relay, count: int
-) -> None:
+def test_hand_overs_over_stalls_and_cuts_lose_and_disorder_nothing(group: Group, relay: Relay, count: int) -> None:
     """A second worker joins, the first one stops, a third one joins and the second one stops."""
-    with Target(slowly) as target:
-        capacity = 50
-        config = f"{LOSSLESS} WITH OVERLOAD_CAPACITY {capacity}"
-        group.routes(client_route("InOrder", target.port, "in/+", config=config, event=ORDERED, timeout=2))
+    with Target(slowly(0.005)) as target:
+        group.routes(in_order(target, config=BOUNDED, timeout=2))
         first = start(group, relay).ready()
-        publisher = mosquitto.client("publisher")
-        quarter = count // 4
+        quarters = [range(start, start + count // 4) for start in range(0, count, count // 4)]
         with relay.disturbing(0.2, *SESSIONS):
-            publish_all(publisher, ordered_topic, range(quarter))
+            publish_all(group.client, ordered_topic, quarters[0])
             second = start(group, relay, 1).ready()
-            publish_all(publisher, ordered_topic, range(quarter, 2 * quarter))
+            publish_all(group.client, ordered_topic, quarters[1])
             relay.cut(first.id().encode())
             first.wrote(f"plant-{first.id()} is connected again")
-            assert first.stop() == 0
-            publish_all(publisher, ordered_topic, range(2 * quarter, 3 * quarter))
+            first.stop()
+            publish_all(group.client, ordered_topic, quarters[2])
             start(group, relay, 0).ready()
-            publish_all(publisher, ordered_topic, range(3 * quarter, count))
-            assert second.stop() == 0
-        eventually(are_called(target, count), "not all were called", 60)
-        places = places_sent(relay, "InOrder")
-        check_first_calls(target, count, doubled=called_again(relay, capacity), places=places)
+            publish_all(group.client, ordered_topic, quarters[3])
+            second.stop()
+        wait_for_calls(target, count, 60)
+        check_first_calls(target, count, doubled=called_again(relay), places=places_sent(relay, "InOrder"))
 
 
 def test_a_fresh_group_with_one_of_four_slots_up_misses_nothing_that_comes_while_it_is_cut_off(
-    group: Group, mosquitto: Mosquitto, relay: Relay
+    group: Group, relay: Relay, target: Target
 ) -> None:
-    with Target(echo) as target:
-        group.routes(client_route("InOrder", target.port, "in/+", event=ORDERED))
-        start(group, relay, 3, slots=4).ready()
-        client = mosquitto.client()
-        relay.stall()
-        publish_all(client, ordered_topic, range(40))
-        relay.cut()
-        publish_all(client, ordered_topic, range(40, 80))
-        eventually(are_called(target, 80), "not all were called")
-        check_first_calls(target, 80, doubled=0)
+    """The first worker holds all slots, so every subscription exists from the beginning."""
+    group.routes(in_order(target, config=""))
+    start(group, relay, 3, slots=4).ready()
+    relay.stall()
+    publish_all(group.client, ordered_topic, range(40))
+    relay.cut()
+    publish_all(group.client, ordered_topic, range(40, 80))
+    wait_for_calls(target, 80)
+    check_first_calls(target, 80, doubled=0)
 
 
-def test_workers_of_which_one_is_cut_off_stay_within_the_rate_of_the_group(
-    group: Group, mosquitto: Mosquitto, relay: Relay
-) -> None:
+def test_workers_of_which_one_is_cut_off_stay_within_the_rate_of_the_group(group: Group, relay: Relay) -> None:
     """The others take its part once it has been silent for `adopt_seconds`, when it begins no call any more."""
     rate, count = 30, 60
     arrived: list[float] = []
@@ -185,105 +157,59 @@ def test_workers_of_which_one_is_cut_off_stay_within_the_rate_of_the_group(
         paced = f'{LOSSLESS} WITH RATE_LIMIT "{rate}/s"'
         group.routes(client_route("Paced", target.port, "in/+", config=paced))
         stalled = start(group, relay, 0, slots=3, adopt_seconds=2).ready()
-        workers = [stalled, *(group.start(slot, slots=3, adopt_seconds=2).ready() for slot in (1, 2))]
-        for worker in workers:
+        others = [group.start(slot, slots=3, adopt_seconds=2).ready() for slot in (1, 2)]
+        for worker in (stalled, *others):
             worker.wrote("each RATE_LIMIT is shared by 3 workers")
-        publish_all(mosquitto.client(), lambda number: f"in/{number}", range(count))
+        publish_all(group.client, lambda number: f"in/{number}", range(count))
         eventually(lambda: len(arrived) > count // 4)
         relay.stall()
-        eventually(are_called(target, count), "not all were called")
+        wait_for_calls(target, count)
         relay.resume()
+        others[0].stop()
+        others[1].wrote("each RATE_LIMIT is shared by 2 workers")
     most = max(sum(begin <= moment < begin + 1 for moment in arrived) for begin in arrived)
     assert most <= rate + 3 + 3  # each worker may begin one at once, and again with its new part
 
 
-def test_a_message_of_an_event_that_its_worker_lacks_waits_over_a_cut_too(
-    group: Group, mosquitto: Mosquitto, relay: Relay
-) -> None:
-    with Target(echo) as target:
-        both = BOTH.format(port=target.port)
-        for name, text in {"old": both.partition("    ADD EVENT New")[0], "both": both}.items():
-            (group.folder / name).mkdir()
-            (group.folder / name / "own.lot").write_text(text)
-        group.start(0, slots=1, routes=str(group.folder / "both")).ready().kill()
-        holder = start(group, relay, 0, slots=1, routes=str(group.folder / "old"), reload_seconds=0.1).ready()
-        holder.wrote("slot 0 of group plant has lost its worker")
-        group.start(0, slots=1, routes=str(group.folder / "both")).ready()
-        holder.wrote("WARNING - route sets differ: ")
-        client = mosquitto.client().subscribe("results")
-        client.publish("new", b"waits")
-        holder.wrote("no event here takes a message on new")
-        relay.cut(b"plant-0:Echo")
-        holder.wrote("plant-0:Echo is connected again")
-        client.publish("old", b"goes on")
-        assert client.next() == ("results", b"goes on")
-        (group.folder / "old" / "own.lot").write_text(both)
-        assert client.next() == ("results", b"waits")
-        assert [seen.body for seen in target.requests] == [b"goes on", b"waits"]
-
-
 def test_a_stop_of_a_worker_that_has_just_been_cut_off_has_others_take_over(
-    group: Group, mosquitto: Mosquitto, relay: Relay
+    group: Group, relay: Relay, target: Target
 ) -> None:
     """Its will has named its slots as free; `adopt_seconds` is 30."""
-    with Target(echo) as target:
-        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
-        first, second = start(group, relay, 0).ready(), group.start(1, constants=SOON).ready()
-        second.wrote("is taken here")
-        relay.cut()
-        first.send(signal.SIGTERM)
-        publish_all(mosquitto.client(), ordered_topic, range(40))
-        eventually(are_called(target, 40), "not all were called", 20)
-        assert first.end() == 0
-        check_first_calls(target, 40, doubled=0)
+    group.routes(in_order(target, timeout=1))
+    first, second = start(group, relay, 0).ready(), group.start(1, constants=SOON).ready()
+    second.wrote("is taken here")
+    relay.cut()
+    first.send(signal.SIGTERM)
+    publish_all(group.client, ordered_topic, range(40))
+    wait_for_calls(target, 40, 20)
+    first.ended()
+    check_first_calls(target, 40, doubled=0)
 
 
 def test_http_callers_get_200_for_what_the_broker_has_over_cuts_and_a_rolling_restart(
-    group: Group, mosquitto: Mosquitto, relay: Relay, unused_port: int
+    group: Group, relay: Relay, unused_port: int
 ) -> None:
     """503 while a worker is cut off, and nothing else; each 200 is a message."""
     group.routes(server_route(unused_port))
-    watcher = mosquitto.client("watcher").subscribe("hooks")
+    watcher = group.broker.client("watcher").subscribe("hooks")
     running = [start(group, relay, slot).ready() for slot in (0, 1)]
     callers = Callers(unused_port, 1, 1, 1_000_000, 1_000_000)
     for slot in (1, 0):
         relay.cut()
-        assert running[slot].stop() == 0, "\n".join(running[slot].lines)
+        running[slot].stop()
         running[slot] = start(group, relay, slot).ready()
     callers.stop()
     assert set(callers.failures) <= {503}
     watcher.collect(callers.answered)
 
 
-def test_metrics_and_status_know_what_stalls_cuts_and_a_death_did(
-    group: Group, mosquitto: Mosquitto, relay: Relay, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Target(hanging) as target:
-        port = free_port()
-        group.routes(client_route("Slow", target.port, "in", config=LOSSLESS))
-        worker = start(group, relay, 0, slots=1, admin_port=port, status_seconds=1).ready()
-        mosquitto.client().publish("in", b"held")
-        eventually(lambda: metrics(port)["rest_bridge_unacknowledged"] == 1)
-        relay.stall(b"plant-0:Slow")
-        relay.cut(b"plant-0:Slow")
-        eventually(lambda: metrics(port)["rest_bridge_reconnects_total"] == 1)
-        eventually(lambda: metrics(port)["rest_bridge_redelivered_total"] == 1)
-        assert metrics(port)["rest_bridge_unacknowledged"] == len(target.requests) == 1
-        assert metrics(port)['rest_bridge_slot_held{slot="0"}'] == 1
-        eventually(lambda: [one["health"] for one in seen(mosquitto, capsys)["routes"]] == ["Green"])
-        worker.kill()
-        eventually(lambda: [one["health"] for one in seen(mosquitto, capsys)["routes"]] == ["away"])
-
-
-def test_a_worker_that_is_heard_and_hears_nothing_leaves_its_slots_to_others(tmp_path: Path) -> None:
+def test_a_worker_that_is_heard_and_hears_nothing_leaves_its_slots_to_others(tmp_path: Path, target: Target) -> None:
     """Who runs the broker forbids one user to read the records, and lets it publish them."""
     acl = tmp_path / "acl"
     acl.write_text("topic readwrite #\nuser deaf\ntopic readwrite #\n")
     quick = {**SOON, "amqtt_rest_bridge.mqtt.connection.KEEP_ALIVE_SECONDS": 2}
-    with (
-        Mosquitto(tmp_path, f"acl_file {acl}\n") as broker, Group(tmp_path, broker) as group, Target(echo) as target
-    ):  # fmt: skip
-        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
+    with Mosquitto(tmp_path, f"acl_file {acl}\n") as broker, Group(tmp_path, broker) as group:
+        group.routes(in_order(target, timeout=1))
         url = broker.url.replace("mqtt://", "mqtt://deaf@")
         deaf = group.start(0, constants=quick, adopt_seconds=3, broker=url).ready()
         other = group.start(1, constants=quick, adopt_seconds=3).ready()
@@ -293,4 +219,4 @@ def test_a_worker_that_is_heard_and_hears_nothing_leaves_its_slots_to_others(tmp
         deaf.wrote("group plant does not hear this worker: its slots are left to others")
         other.wrote("slot 0 of group plant has lost its worker")
         publish_all(broker.client(), ordered_topic, range(40))
-        eventually(are_called(target, 40), "not all were called")
+        wait_for_calls(target, 40)

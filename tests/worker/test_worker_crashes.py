@@ -1,5 +1,6 @@
 """A worker that ends behind any of its effects loses no message: what it had not acknowledged comes again."""
 
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import pytest
 from tests.support import crashing
 from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import eventually
-from tests.worker.mosquitto import Mosquitto
 from tests.worker.workers import LOSSLESS, Group, client_route
 
 pytestmark = pytest.mark.mosquitto
@@ -17,11 +17,9 @@ pytestmark = pytest.mark.mosquitto
 class Rounds:
     """Rounds of messages: in each one a worker may crash, and the next one ends what is left."""
 
-    def __init__(self, group: Group, mosquitto: Mosquitto, target: Recorder) -> None:
+    def __init__(self, group: Group, target: Recorder) -> None:
         group.routes(client_route("Lossless", target.port, "in/+", config=LOSSLESS))
         self._group = group
-        self._publisher = mosquitto.client("publisher")
-        self._watcher = mosquitto.client("watcher").subscribe("results/#")
         self._target = target
         self._results: set[bytes] = set()
         self.count = 0
@@ -30,40 +28,44 @@ class Rounds:
         """Publish messages to a worker, then one more to the next worker; return True where the first one crashed."""
         self.count += 1
         first = self._group.start(crash=crashing.Crash(effects, behind), slots=1)
-        eventually(lambda: first.process.poll() is not None or "ready:" in "".join(first.lines), "it is not ready")
+        eventually(lambda: first.process.poll() is not None or first.has_written("ready:"), "it is not ready")
         bodies = {b"%d-%d" % (self.count, number) for number in range(4)}
         for number, body in enumerate(sorted(bodies)):
-            self._publisher.publish(f"in/{number}", body, qos=1 + number % 2)
+            self._group.client.publish(f"in/{number}", body, qos=1 + number % 2)
         eventually(lambda: first.process.poll() is not None or self._has(bodies), "nothing came of a message")
-        crashed = first.stop() != 0
+        first.send(signal.SIGTERM)
+        crashed = first.end() != 0
         second = self._group.start(slots=1).ready()
         last = b"%d-last" % self.count
-        self._publisher.publish("in/last", last)
+        self._group.client.publish("in/last", last)
         eventually(lambda: self._has(bodies | {last}), "nothing came of a message")
-        assert second.stop() == 0
-        self._check(behind)
+        second.stop()
+        keys: dict[bytes, list[str]] = defaultdict(list)
+        for seen in self._target.take_all():
+            keys[seen.body].append(seen.headers["Idempotency-Key"])
+        assert keys.keys() == bodies | {last}, f"behind {behind}: what had ended came again"
+        wrong = {body: used for body, used in keys.items() if len(set(used)) > 1 or len(used) > 2}
+        assert not wrong, f"behind {behind}: {wrong}"
+        assert len({used[0] for used in keys.values()}) == 5
         return crashed
 
     def _has(self, bodies: set[bytes]) -> bool:
-        while not self._watcher.messages.empty():
-            self._results.add(self._watcher.next()[1])
+        while not self._group.client.messages.empty():
+            self._results.add(self._group.client.next()[1])
         return bodies <= self._results
 
-    def _check(self, behind: crashing.Point | None) -> None:
-        keys: dict[bytes, list[str]] = defaultdict(list)
-        while not self._target.arrived.empty():
-            seen = self._target.request()
-            assert seen.body.startswith(b"%d-" % self.count), f"behind {behind}: {seen.body!r} came again"
-            keys[seen.body].append(seen.headers["Idempotency-Key"])
-        wrong = {body: used for body, used in keys.items() if len(set(used)) > 1 or len(used) > 2}
-        assert not wrong, f"behind {behind}: {wrong}"
-        assert len({used[0] for used in keys.values()}) == len(keys) == 5
 
-
-def play(group: Group, mosquitto: Mosquitto, kinds: str, most: int | None) -> None:
-    """Crash behind effects of some kinds, all of them or at most so many."""
+@pytest.mark.parametrize(
+    ("kinds", "most"),
+    [
+        pytest.param("MQTT", 3, id="some of those of MQTT"),
+        pytest.param("", None, id="all", marks=pytest.mark.long),
+    ],
+)
+def test_a_crash_at_some_points_of_a_worker_loses_nothing(group: Group, kinds: str, most: int | None) -> None:
+    """Behind effects of some kinds, all of them or at most so many."""
     with recording() as target:
-        rounds = Rounds(group, mosquitto, target)
+        rounds = Rounds(group, target)
         effects = group.folder / "effects"
         assert not rounds.play(effects, None)
         points = [point for point in crashing.points(crashing.read(effects)) if point[0].startswith(kinds)]
@@ -74,12 +76,3 @@ def play(group: Group, mosquitto: Mosquitto, kinds: str, most: int | None) -> No
             effects.unlink()
             reached += rounds.play(effects, point)
         assert reached
-
-
-def test_a_crash_at_some_points_of_a_worker_loses_nothing(group: Group, mosquitto: Mosquitto) -> None:
-    play(group, mosquitto, "MQTT", 3)
-
-
-@pytest.mark.long
-def test_a_crash_at_any_point_of_a_worker_loses_nothing(group: Group, mosquitto: Mosquitto) -> None:
-    play(group, mosquitto, "", None)
