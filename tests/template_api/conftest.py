@@ -1,16 +1,17 @@
 """What the tests of the template API share: databases, libraries, an in-process client, a served API."""
 
 import functools
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.library_store import Client, Store, template
+from tests.support.library_store import Store
 from tests.support.postgres import POSTGRES_MISSING, Postgres, postgres_program
-from tests.support.served_api import serving
+from tests.support.served_api import Served, serving
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,27 +113,20 @@ def _store(url: str, folder: Path) -> Iterator[Store]:
 def serve(tmp_path: Path) -> Callable[..., Any]:
     """Run `template-api serve`: `with serve("--database-url", url) as api:`."""
 
-    def run(
-        *arguments: str, environment: Mapping[str, str] | None = None, constants: Mapping[str, float] | None = None
-    ) -> Any:
-        return serving(tmp_path, *arguments, environment=environment, constants=constants)
-
-    return run
+    return functools.partial(serving, tmp_path)
 
 
 @pytest.fixture(scope="session")
-def serve_in() -> Callable[..., Any]:
-    """Run `template-api serve` in a folder: `with serve_in(folder, "--database-url", url) as api:`."""
-    return serving
-
-
-@pytest.fixture(scope="session")
-def make_template() -> Callable[..., dict[str, Any]]:
-    """Write a template as a line of a .jsonl file."""
-    return template
-
-
-@pytest.fixture
-def make_client() -> type[Client]:
-    """Make a client over any library."""
-    return Client
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One process for the tests that only ask, with `webhook` and three others."""
+    folder = tmp_path_factory.mktemp("served")
+    members = {"difficulty": "beginner", "tags": ["http"], "category": "c", "broker_version": "1"}
+    lines = [
+        *({"slug": f"weather-{n}", "title": "Weather polling", **members} for n in range(2)),
+        {"slug": "weather-on-request", "title": "T"},
+        {"slug": "webhook", "title": "Receive a webhook"},
+    ]
+    library = folder / "library.jsonl"
+    library.write_text("\n".join(map(json.dumps, lines)))
+    with serving(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as served:
+        yield served

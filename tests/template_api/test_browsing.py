@@ -133,9 +133,12 @@ def test_facets_count_what_is_published(store: Store) -> None:
     assert counts()["tags"] == [("all", 20)]
 
 
-def test_facets_of_an_empty_library_are_empty(store: Store) -> None:
+def test_an_empty_library_answers_with_nothing(store: Store) -> None:
+    client = store.client()
     names = ("categories", "tags", "routes", "broker_versions", "difficulties")
-    assert store.client().get("/api/facets").json == {name: [] for name in names}
+    assert client.get("/api/facets").json == {name: [] for name in names}
+    assert client.get("/api/suggest?q=a").json == {"suggestions": []}
+    assert client.slugs("/api/search?q=a") == []
 
 
 def test_titles_are_suggested_while_typing(store: Store) -> None:
@@ -149,7 +152,9 @@ def test_titles_are_suggested_while_typing(store: Store) -> None:
     assert suggested("poll the weather 2")[0]["text"].startswith("Poll the weather 2")
     assert suggested("Poll the weather 23")[0] == {"text": "Poll the weather 23", "slug": "t23"}
     assert all("mail" in each["text"] for each in suggested("recieve mai")[:5])
-    assert suggested("") == suggested(" ?! ") == suggested("zzzzzz") == []
+    assert all(" we" in f" {each['text'].lower()}" for each in suggested("we"))
+    assert suggested("wether 23")[0]["slug"] == "t23"
+    assert suggested(" ?! ") == suggested("zzzzzz") == []
     set_status(store.url, "t23", Status.HIDDEN)
     assert {"text": "Poll the weather 23", "slug": "t23"} not in suggested("Poll the weather 23")
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from referencing.jsonschema import DRAFT202012
 
 from template_api.query import description, resolved
 from tests.support.documents import ROOT
+from tests.support.served_api import Served
 
 DESCRIPTION = description()
 OPERATIONS = [
@@ -71,19 +72,8 @@ def test_every_example_fits_its_schema(operation: dict[str, Any]) -> None:
             Draft202012Validator(schema, registry=registry).validate(content["example"])
 
 
-@pytest.fixture(scope="module")
-def served(serve_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("served")
-    library = folder / "library.jsonl"
-    members = {"difficulty": "beginner", "tags": ["http"], "category": "c", "broker_version": "1"}
-    lines = [json.dumps({"slug": f"weather-{n}", "title": "Weather polling", **members}) for n in range(3)]
-    library.write_text("\n".join([*lines, json.dumps({"slug": "weather-on-request", "title": "T"})]))
-    with serve_in(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as api:
-        yield api
-
-
-def test_the_served_description_is_the_packaged_one(served: Any) -> None:
-    assert served.get("/openapi.json").json == DESCRIPTION
+def test_the_served_description_is_the_packaged_one(api: Served) -> None:
+    assert api.get("/openapi.json").json == DESCRIPTION
 
 
 def schemathesis(port: int, folder: Path, examples: int, phases: str) -> "subprocess.CompletedProcess[str]":
@@ -95,15 +85,15 @@ def schemathesis(port: int, folder: Path, examples: int, phases: str) -> "subpro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=550)
 
 
-def test_schemathesis_finds_nothing(served: Any, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing(api: Served, tmp_path: Path) -> None:
     """With all its checks; in a process of its own, so that its pytest plugin plays no part."""
-    ran = schemathesis(served.port, tmp_path, 2, "examples,fuzzing,stateful")
+    ran = schemathesis(api.port, tmp_path, 2, "examples,fuzzing,stateful")
     assert ran.returncode == 0, ran.stdout
     assert "No issues found" in ran.stdout
-    assert served.log.read_text().count("ERROR") == 0
+    assert api.log.read_text().count("ERROR") == 0
 
 
 @pytest.mark.long
-def test_schemathesis_finds_nothing_with_many_examples(served: Any, tmp_path: Path) -> None:
-    ran = schemathesis(served.port, tmp_path, 1000, "examples,coverage,fuzzing,stateful")
+def test_schemathesis_finds_nothing_with_many_examples(api: Served, tmp_path: Path) -> None:
+    ran = schemathesis(api.port, tmp_path, 1000, "examples,coverage,fuzzing,stateful")
     assert ran.returncode == 0, ran.stdout

@@ -3,10 +3,8 @@
 import http.client
 import json
 import re
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,27 +21,6 @@ def metrics(served: Served) -> dict[str, int]:
     answer = ask(served.port, "/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", answer.body.decode(), re.MULTILINE)}
-
-
-def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: Store) -> None:
-    sqlite_store.bring(template("pump"))
-    with sqlite_store.without_index() as client:
-        assert client.get("/health").json == {"status": "ok"}
-        refused = client.get("/ready")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json["error"]["code"] == "search_not_ready"
-        assert "template_api_ready 0" in client.page("/metrics").text
-    assert sqlite_store.client().get("/ready").json == {"status": "ok"}
-
-
-def test_a_process_without_its_database_lives_and_is_not_ready(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
-    with serve("--database-url", sqlite_url) as api:
-        assert api.get("/ready").json == {"status": "ok"}
-        with closing(sqlite3.connect(tmp_path / "library.db")) as lost:
-            lost.execute("ALTER TABLE library RENAME TO lost")
-        assert api.get("/health").status == 200
-        assert (api.get("/ready").status, api.get("/ready").json["error"]["code"]) == (500, "library_unavailable")
-        assert metrics(api)["template_api_ready"] == 0
 
 
 def test_searches_that_find_nothing_are_counted_and_logged_when_asked(serve: Serve, sqlite_store: Store) -> None:
@@ -77,15 +54,6 @@ def raw(api: Served, request: bytes) -> tuple[int, list[tuple[str, str]]]:
         answer.begin()
         answer.read()
         return answer.status, answer.getheaders()
-
-
-@pytest.fixture(scope="module")
-def api(serve_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("served")
-    library = folder / "library.jsonl"
-    library.write_text(json.dumps({"slug": "one", "title": "Receive a webhook"}))
-    with serve_in(folder, "--database-url", f"sqlite:///{folder / 'l.db'}", "--library", str(library)) as served:
-        yield served
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,9 @@ def test_a_failure_answers_500_that_tells_nothing_of_the_inside_and_the_log_tell
     assert "secret" not in answered.text
     assert "secret" in caplog.text
     assert "id-7" in caplog.text
+    assert client.get("/health").status_code == 200
+    if isinstance(failure, DatabaseUnavailableError):
+        assert "template_api_ready 0" in client.page("/metrics").text
 
 
 def test_a_length_that_is_not_a_number_is_refused(client: Client) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from template_api.errors import IndexNotReadyError
-from template_api.library import Pace, TemplateLibrary, delete_template, set_status
+from template_api.library import Pace, TemplateLibrary, delete_template
 from template_api.ranking import SearchIndex
-from template_api.records import Status, TemplateQuery
-from tests.support.library_store import Client, Store, template
+from template_api.records import TemplateQuery
+from tests.support.library_store import Store, template
 
 SMALL_PARTS = Pace(rows=1, first_index=60.0)
 """Indexing takes one template at a time, and a start waits for it on a slow machine too."""
@@ -68,21 +68,19 @@ def test_a_template_that_is_deleted_is_nowhere_and_may_come_back(store: Store) -
     library.close()
 
 
-def test_a_search_before_the_first_part_gets_503_and_retry_after(sqlite_store: Store) -> None:
+def test_before_the_first_index_searches_get_503_and_retry_after_and_all_else_is_answered(sqlite_store: Store) -> None:
     sqlite_store.bring(template("pump", title="Pump control"))
     with sqlite_store.without_index() as client:
-        _check_answers_without_index(client)
-
-
-def _check_answers_without_index(client: Client) -> None:
-    for path in ("/api/search?q=pump", "/api/templates?q=pump", "/api/suggest?q=pu", "/api/facets"):
-        answer = client.get(path)
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-        assert answer.json["error"]["code"] == "search_not_ready"
-    assert client.post({"query": "pump"}).json["code"] == "search_not_ready"
-    assert client.slugs("/api/templates") == ["pump"]
-    assert client.get("/api/templates/pump").status_code == 200
-    assert len(client.post({"query": ""}).json["results"]) == 1
+        for path in ("/api/search?q=pump", "/api/templates?q=pump", "/api/suggest?q=pu", "/api/facets", "/ready"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert answer.json["error"]["code"] == "search_not_ready"
+        assert client.post({"query": "pump"}).json["code"] == "search_not_ready"
+        assert client.slugs("/api/templates") == client.posted("") == ["pump"]
+        assert client.read("pump")["title"] == "Pump control"
+        assert client.get("/health").json == {"status": "ok"}
+        assert "template_api_ready 0" in client.page("/metrics").text
+    assert sqlite_store.client().get("/ready").json == {"status": "ok"}
 
 
 def test_a_start_waits_until_the_index_is_complete(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +115,3 @@ def test_an_old_index_on_disk_is_named_once_and_not_touched(
             assert served.get("/ready").status == 200
             assert served.log.read_text().count(f"the folder {old} can be deleted") == 1
         assert list(old.iterdir()) == []
-
-
-def test_an_answer_that_a_caller_holds_is_gone_when_its_template_is_hidden(
-    sqlite_store: Store, serve: Callable[..., Any]
-) -> None:
-    sqlite_store.bring(template("pump", title="Pump control"), template("valve", title="Valve control"))
-    with serve("--database-url", sqlite_store.url) as served:
-        held = served.get("/api/templates/pump").headers["etag"]
-        assert served.get("/api/templates/pump", {"If-None-Match": held}).status == 304
-        assert len(served.get("/api/search?q=pump+control").json["results"]) == 2
-        set_status(sqlite_store.url, "pump", Status.DRAFT)
-        while served.get("/api/templates/pump", {"If-None-Match": held}).status == 304:
-            pass
-        assert served.get("/api/templates/pump", {"If-None-Match": held}).status == 404
-        assert len(served.get("/api/search?q=pump+control").json["results"]) == 1
-        assert "Pump" not in served.get("/api/suggest?q=pu").content.decode()

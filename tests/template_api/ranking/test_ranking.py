@@ -134,11 +134,6 @@ def test_words_of_cjk_scripts_are_found_by_parts() -> None:
     assert keys(ranking, "温") == ["ja"]
 
 
-def test_no_more_than_the_limit_are_returned(library: Ranking) -> None:
-    assert len(keys(library, "other", 3)) == 3
-    assert keys(library, "other", 0) == []
-
-
 def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score() -> None:
     ranking = indexed(made(f"{number:03}", content="needle " + "hay " * number) for number in range(100))
     hits = ranking.search("needle", 100).found
@@ -177,22 +172,6 @@ def test_a_filter_changes_no_score(library: Ranking) -> None:
     assert ranking.search("pump", 10, 0, [["a"]]) == ranking.search("pump", 10)
 
 
-def test_pages_follow_one_another_without_gaps_or_repetitions() -> None:
-    ranking = indexed(made(f"{number:03}", content="needle " + "hay " * (number % 7)) for number in range(200))
-    everything = ranking.search("needle", 200)
-    assert everything.total == len(everything.found) == 200
-    pages = [hit for offset in range(0, 200, 9) for hit in ranking.search("needle", 9, offset).found]
-    assert pages == list(everything.found)
-    assert ranking.search("needle", 9, 200).found == ()
-
-
-def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
-    for text in ("gateway", "temperature gateway PLC weather", "matter other", "gatewy sensor"):
-        scores = [hit.score for hit in library.search(text, 10).found]
-        assert scores == sorted(scores, reverse=True)
-        assert all(0 < score <= 1 for score in scores)
-
-
 def test_a_template_with_next_to_nothing_of_a_long_question_scores_more_than_0() -> None:
     rare = " ".join(f"rare{number}" for number in range(2000))
     ranking = indexed([made("rare", content=rare), *(made(f"{n}", content="alpha") for n in range(1000))])
@@ -209,17 +188,7 @@ def test_a_hit_says_which_words_it_has(library: Ranking) -> None:
     gateway, station = library.search("gatewy Polling temperature", 10).found
     assert gateway.matched == (Word("gatewy", "gateway"), Word("polling", "polling"))
     assert station.matched == (Word("temperature", "temperature"),)
-
-
-@pytest.mark.parametrize("text", ["", "   ", "?!", "zzzzzzzzzzzz", "\x00", "\ud800"])
-def test_nothing_is_found_for_a_text_without_a_known_word(library: Ranking, text: str) -> None:
-    assert library.search(text, 10).found == ()
-
-
-def test_an_empty_library_finds_nothing() -> None:
-    ranking = indexed([])
-    assert ranking.search("gateway", 10).found == ()
-    assert ranking.suggest("gateway", 8)[0] == ()
+    assert 1 >= gateway.score > station.score > 0
 
 
 def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
@@ -233,35 +202,10 @@ def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
         assert list(pool.map(ask, texts)) == alone
 
 
-TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Weather station", "Write to a database"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("we", {"Receive a webhook", "Web shop orders", "Weather station"}, id="the beginning of words"),
-        pytest.param("web", {"Receive a webhook", "Web shop orders"}, id="a whole word that begins another"),
-        pytest.param("databse", {"Write to a database"}, id="a misspelt word"),
-        pytest.param("zzzz", set(), id="nothing"),
-        pytest.param("  ?! ", set(), id="no word"),
-    ],
-)
-def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[str]) -> None:
-    ranking = indexed(made(title, title) for title in TITLES)
-    assert set(ranking.suggest(text, 8)[0]) == expected
-
-
 def test_a_suggestion_names_what_was_read_otherwise() -> None:
     titles = ["Receive webhooks", "Call Home Assistant", "Ask a host"]
     keys, read = indexed(made(title, title) for title in titles).suggest("recieve we", 8)
     assert (keys[0], read) == ("Receive webhooks", (Word("recieve", "receive"),))
-
-
-def test_a_suggestion_with_the_words_before_is_first() -> None:
-    ranking = indexed(made(title, title) for title in TITLES)
-    assert ranking.suggest("receive we", 8)[0][0] == "Receive a webhook"
-    assert ranking.suggest("recieve we", 8)[0][0] == "Receive a webhook"
-    assert len(ranking.suggest("we", 2)[0]) == 2
 
 
 def test_what_only_shares_words_that_hardly_count_is_left_out() -> None:

@@ -124,17 +124,6 @@ def test_connections_that_make_room_let_the_next_ones_in() -> None:
         eventually(is_let_in, "connections make no room")
 
 
-@pytest.fixture(scope="module")
-def api(serve_in: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One process for the tests that only ask."""
-    folder = tmp_path_factory.mktemp("served")
-    library = folder / "library.jsonl"
-    library.write_text('{"slug": "one", "title": "Receive a webhook"}')
-    url = f"sqlite:///{folder / 'library.db'}"
-    with serve_in(folder, "--database-url", url, "--library", str(library)) as served:
-        yield served
-
-
 def exchange(port: int, request: bytes) -> tuple[int, bytes]:
     """Send bytes as they are, and read until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:

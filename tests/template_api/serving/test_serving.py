@@ -77,10 +77,13 @@ def test_a_change_by_another_process_is_seen_by_itself(serve: Serve, sqlite_stor
         sqlite_store.bring(template("two", title="Poll the weather"))
         while not served.get("/api/search?q=weather").json["results"]:
             pass
+        held = {"If-None-Match": served.get("/api/templates/two").headers["etag"]}
+        assert served.get("/api/templates/two", held).status == 304
         set_status(sqlite_store.url, "two", Status.HIDDEN)
         while served.get("/api/search?q=weather").json["results"]:
             pass
-        assert served.get("/api/templates/two").status == 404
+        assert served.get("/api/templates/two", held).status == 404
+        assert "weather" not in served.get("/api/suggest?q=we").content.decode()
 
 
 def test_several_processes_answer_the_same_from_one_database(store: Store, serve: Serve) -> None:
