@@ -307,6 +307,7 @@ class RouteCalls:
             breaker.hold(call)
             raise HeldError
         turn = None if pace is None else partial(pace.wait_for_turn, call)
+        self.statistics.retried += call.calls[0].is_retried
         attempts.count, attempts.paused, began = attempts.count + 1, 0.0, self._clock.monotonic()
         reply: HttpResponse | CallError
         try:

@@ -338,12 +338,11 @@ class RouteStatistics:
         self._last_error = error
 
     def note_retry(self, code: str) -> None:
-        """Note the failure code of an attempt that another one follows.
+        """Note the failure code of an attempt that another one follows, which counts in `retried` once it is made.
 
         A route is not Green while a call waits for another attempt, which may take minutes. Once a later attempt
         succeeds, the failed ones no longer affect the health.
         """
-        self.retried += 1
         self._retry_code = code
         self._note_connection(code)
 

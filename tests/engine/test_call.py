@@ -82,7 +82,7 @@ def test_a_retry_waits_without_a_place(rigs: Rigs) -> None:
     rig.offer(b"b")
     rig.reply(503)
     assert rig.bodies == [b"a", b"b"]
-    assert rig.statistics.admission.queued == 1
+    assert (rig.statistics.admission.queued, rig.statistics.retried) == (1, 0)
     rig.advance(0.5)
     assert rig.bodies == [b"a", b"b"]  # the place is taken
     rig.reply()

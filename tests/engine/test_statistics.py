@@ -90,7 +90,7 @@ def test_the_status_counts_every_message() -> None:
     assert refusal is not None
     one.note_refusal(RouteError(103.0, refusal.code, refusal.message))
     one.admission.in_flight = 2
-    one.note_retry("timeout")
+    one.retried += 1
     status = one.status(110.5)
     assert status["messages"] == {
         "total": 7,
