@@ -105,7 +105,11 @@ class AdminPort:
         self._history = History()
         self._playground = Playground()
         self._pages = StatusPages(
-            self._history, ", ".join(settings.route_paths), settings.secrets_dir, may_retry=self._guard.may_retry
+            self._history,
+            ", ".join(settings.route_paths),
+            settings.secrets_dir,
+            recorder.started,
+            may_retry=self._guard.may_retry,
         )
         self._server = HttpServer(sock, self, max_body_bytes=_FORM_BYTES, limits=_LIMITS)
 

@@ -21,6 +21,7 @@ _RESOLUTIONS: Final = ((1, 360), (6, 1440), (30, 2016))
 """Samples of one value, and how many values are kept: one of 10 s for an hour, 1 min for a day, 5 min for a week."""
 RANGES: Final = {"10m": (0, 60), "1h": (0, 360), "24h": (1, 1440), "7d": (2, 2016)}
 """The resolution, and the most values, of what can be asked for."""
+_RATE_SAMPLES: Final = 6  # the last minute
 _MOST: Final = (1 << 32) - 1  # of a count in an array
 _NONE: Final = 255  # in place of a bucket: nothing was answered
 
@@ -124,9 +125,9 @@ class History:
         return [None if p50 == _NONE else Latency(_milliseconds(p50), _milliseconds(p99)) for p50, p99 in pairs]
 
     def rate(self, route: str) -> float | None:
-        """Return messages and requests a second in the last sample, None before there is one."""
-        samples = self.samples(route)
-        return (samples[-1].succeeded + samples[-1].failed) / SAMPLE_SECONDS if samples else None
+        """Return messages and requests a second in the last minute, None before there is a sample."""
+        samples = self.samples(route)[-_RATE_SAMPLES:]
+        return sum(map(sum, samples)) / (len(samples) * SAMPLE_SECONDS) if samples else None
 
 
 def step_seconds(span: str) -> int:

@@ -68,6 +68,7 @@ def problem_objects(numbers: Numbers) -> list[dict[str, Any]]:
             target=f"{one.method} :{one.port}{one.path}",
             status=one.status,
             routes=[one.nearest.route],
+            counts=[one.count],
             count=one.count,
             first=one.first,
             last=one.last,

@@ -27,7 +27,7 @@ from amqtt_rest_bridge.admin.json_objects import problem_objects, run_object, un
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import OUTCOMES, PageQuery
 from amqtt_rest_bridge.admin.route_rows import Row, groups, row, rows, sort_rows, summary
-from amqtt_rest_bridge.admin.run_page import curl_line, json_lines, time_line, try_line
+from amqtt_rest_bridge.admin.run_page import curl_line, json_lines, time_line, tries_text, try_line
 from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
@@ -62,15 +62,17 @@ class StatusPages:
         history: Of the routes.
         folder: Where the route files are.
         secrets_dir: What `GET SECRET` reads.
+        started: When the bridge started, in Unix time.
         may_retry: Whether the port has a token, without which nothing is sent again.
     """
 
-    def __init__(self, history: History, folder: str, secrets_dir: str, *, may_retry: bool) -> None:
+    def __init__(self, history: History, folder: str, secrets_dir: str, started: float, *, may_retry: bool) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._history = history
         self._folder = folder
         self._secrets_dir = secrets_dir
+        self._started = started
         self._may_retry = may_retry
         self._templates = compiled()
 
@@ -132,7 +134,7 @@ class StatusPages:
             place=f"{route.path}:{route.position.line}",
             definition=route.definition,
             drawing=flow.drawing(flow.edges([route]), {name: _state(shown)}),
-            runs=[run_object(one) for one in runs],
+            runs=[self._with_tries(run_object(one)) for one in runs],
             outcomes=OUTCOMES,
             query=query,
             may_retry=self._may_retry,
@@ -154,7 +156,7 @@ class StatusPages:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
-            runs=[run_object(one) for one in runs],
+            runs=[self._with_tries(run_object(one)) for one in runs],
             query=query,
             outcomes=OUTCOMES,
             names=sorted(self.routes, key=str.lower),
@@ -170,7 +172,7 @@ class StatusPages:
         bars, seconds = time_line(run["tries"], run["waited_ms"])
         return self._page(
             "run",
-            run=run,
+            run=self._with_tries(run),
             alike=alike,
             again=None if again is None else run_object(again),
             may_retry=self._may_retry and route is not None,
@@ -181,6 +183,9 @@ class StatusPages:
             trial=try_line(run, route, self._secrets_dir),
             definition=route.definition if route is not None else "",
         )
+
+    def _with_tries(self, run: dict[str, Any]) -> dict[str, Any]:
+        return run | {"tries_text": tries_text(run, self._started)}
 
     def error(self, refused: Response) -> Response:
         """Return a refusal as a page, for a person who followed a link that leads nowhere, or no longer."""

@@ -38,13 +38,19 @@ class _CountedProblem:
     first: float
     last: float
     count: int = 0
-    routes: dict[str, None] = field(default_factory=dict)  # in order of arrival
+    routes: dict[str, int] = field(default_factory=dict)  # with their parts of `count`, in order of arrival
     message: str | None = None
     hint: str | None = None
     run: str | None = None
     sent_again: int = 0
     sent_at: float = 0.0
     retrying: dict[int, Run] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
+
+    def add(self, route: str | None, change: int) -> None:
+        """Count messages of a route more, or fewer."""
+        self.count += change
+        if route in self.routes or len(self.routes) < _MOST_ROUTES:
+            self.routes[route or ""] = self.routes.get(route or "", 0) + change
 
     @property
     def is_resolved(self) -> bool:
@@ -79,7 +85,7 @@ class Problems:
                 endpoint = mask(shown_endpoint(event.method, route.config.server_port, event.endpoint))
                 self._targets[route.name, event.name] = endpoint
         for kind, counted in list(self._counted.items()):
-            counted.routes = {name: None for name in counted.routes if name in names}
+            counted.routes = {name: number for name, number in counted.routes.items() if name in names}
             if not counted.routes:
                 del self._counted[kind]
 
@@ -93,7 +99,7 @@ class Problems:
         if counted is not before:
             self.end_tries(call)
         if counted is not None:
-            counted.count += counted is not before
+            counted.add(run.route, counted is not before)
             counted.retrying.pop(call, None)
             counted.retrying[call] = run
             self.retrying[call] = counted
@@ -102,8 +108,7 @@ class Problems:
         """Subtract the message of a call that is not tried again. If the call has failed, call `add_failure` before."""
         counted = self.retrying.pop(call, None)
         if counted is not None:
-            del counted.retrying[call]
-            counted.count -= 1
+            counted.add(counted.retrying.pop(call).route, -1)
             if not counted.count and self._counted.get(counted.kind) is counted:
                 del self._counted[counted.kind]
 
@@ -117,7 +122,7 @@ class Problems:
         """Subtract a failure that a newer run of the same message has replaced."""
         counted = self._problem_of(failure)
         if counted is not None and counted.count > 1:
-            counted.count -= 1
+            counted.add(failure.route, -1)
 
     def _problem_of(self, failure: Run) -> _CountedProblem | None:
         """Return the problem that a failure was counted in, None if it has ended since."""
@@ -149,6 +154,7 @@ class Problems:
             Problem(
                 *kind,
                 routes=list(counted.routes)[:MOST_NAMED],
+                counts=list(counted.routes.values())[:MOST_NAMED],
                 count=counted.count,
                 first=counted.first,
                 last=counted.last,
@@ -181,11 +187,9 @@ class Problems:
             if len(self._counted) >= _MOST_PROBLEMS:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
             counted = self._counted[kind] = _CountedProblem(kind, run.time, run.time)
-        counted.count += count
+        counted.add(run.route, count)
         counted.last = run.time
         counted.message, counted.hint, counted.run = run.message, run.hint, ended or counted.run
-        if len(counted.routes) < _MOST_ROUTES:
-            counted.routes[run.route or ""] = None
         return counted
 
 

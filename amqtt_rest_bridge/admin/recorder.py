@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -134,6 +135,8 @@ class RunRecorder:
         copies: KeepsCopies | None = None,
         restored: Iterable[KeptRun] = (),
     ) -> None:
+        self.started = time.time()
+        """When the bridge started, in Unix time."""
         self._ids = runs
         self._capture = capture
         self.problems = Problems()

@@ -34,7 +34,7 @@ def row(route: RouteNumbers, history: History) -> Row:
         "name": route.name,
         "health": str(status.get("health", "-")),
         "connection": str(status.get("connection", "-")),
-        "rate": "-" if rate is None else f"{rate:.1f}",
+        "rate": "-" if rate is None else rate_text(rate),
         "succeeded": str(route.succeeded),
         "failed": str(route.failed),
         "refused": str(route.refused),
@@ -98,6 +98,11 @@ def summary(all_rows: Sequence[Row]) -> str:
     healths = [one["health"] for one in all_rows]
     counts = [f"{healths.count(health)} {health}" for health in HEALTHS if health in healths]
     return f"{len(healths)} route{'' if len(healths) == 1 else 's'}{': ' if counts else ''}{', '.join(counts)}"
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate with one decimal; below 1 with two digits, so that one message a minute is not zero."""
+    return f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
 
 
 def _milliseconds(value: float | None) -> str:

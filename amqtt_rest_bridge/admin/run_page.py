@@ -49,6 +49,14 @@ def time_line(tries: Sequence[Mapping[str, Any]], waited_ms: float | None) -> tu
     return [Bar(min(bar.left, 100 - bar.width), bar.width) for bar in bars], seconds
 
 
+def tries_text(run: Mapping[str, Any], started: float) -> str:
+    """Return how often a run was tried; if its message came before the bridge started, how often since."""
+    count, end = len(run["tries"]), datetime.fromisoformat(run["time"]).timestamp()
+    text = f"{count} {'try' if count == 1 else 'tries'}"
+    came = end - ((run["waited_ms"] or 0) + (run["took_ms"] or 0)) / 1000
+    return f"{text} since the restart" if came < started <= end else text
+
+
 # JSON as lines, of which a template makes folding elements. Names (also those that occur twice), order and numbers stay
 # as they were written.
 

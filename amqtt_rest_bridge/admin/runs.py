@@ -114,9 +114,10 @@ class Problem(Struct, frozen=True):
     """Messages and requests that went wrong alike; `message` and `hint` are those of the last one.
 
     `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
-    at most `MOST_NAMED`; times are Unix time. Of `count` messages, `retrying` have not ended: a try of each has failed,
-    and another one follows; `sent_again` failed and were sent again with success. `state` is "open", or "resolved" once
-    all were sent again. `run` is the newest run that has ended, or without one the newest that has not.
+    at most `MOST_NAMED`, `counts` their parts of `count`; times are Unix time. Of `count` messages, `retrying` have not
+    ended: a try of each has failed, and another one follows; `sent_again` failed and were sent again with success.
+    `state` is "open", or "resolved" once all were sent again. `run` is the newest run that has ended, or without one
+    the newest that has not.
     """
 
     code: str
@@ -132,6 +133,7 @@ class Problem(Struct, frozen=True):
     retrying: int = 0
     state: str = "open"
     sent_again: int = 0
+    counts: list[int] = []
 
     @property
     def place(self) -> tuple[bool, int]:

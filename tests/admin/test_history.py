@@ -66,7 +66,10 @@ def test_a_counter_that_starts_again_and_a_route_that_is_gone_leave_no_trace() -
     for succeeded in (5, 7, 0, 3):
         history.add(counted(succeeded, 0))
     assert [one.succeeded for one in history.samples("R")] == [2, 0, 3]
-    assert history.rate("R") == 0.3
+    assert history.rate("R") == 5 / 30
+    for _ in range(6):
+        history.add(counted(3, 0))
+    assert history.rate("R") == 0, "it is that of the last minute"
     history.add(counted(1, 1, name="Other"))
     assert (history.samples("R"), history.rate("R"), history.rate("Other")) == ([], None, None)
 

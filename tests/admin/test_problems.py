@@ -166,3 +166,14 @@ def test_an_endpoint_is_shown_with_the_port_that_was_found_for_server_port_0(bou
     (served,) = with_bound_ports(load_text(text).routes, bound)
     (event,) = served.server_events
     assert shown_endpoint(event.method, served.config.server_port, event.endpoint) == shown
+
+
+def test_a_problem_of_several_routes_says_how_many_messages_are_of_each(problems: Problems) -> None:
+    problems.use_routes(load_text(ROUTE.format(name="R") + ROUTE.format(name="S")).routes)
+    for number, route in enumerate("RSS"):
+        problems.add_failure(replace(BUSY, route=route, kind="call", id=f"run-{number}"))
+    problems.add_failed_try(1, BUSY)
+    (problem,) = present(problems)
+    assert (problem.count, problem.routes, problem.counts) == (4, ["R", "S"], [2, 2])
+    problems.end_tries(1)
+    assert present(problems)[0].counts == [1, 2]

@@ -433,3 +433,31 @@ def test_every_kind_of_run_has_a_page(target: Recorder, hosting: Hosting) -> Non
             assert f'data-outcome="{run["outcome"]}"' in page
             tree = '<span class="name">&#34;level&#34;:</span> <span class="number">'
             assert (tree in page) == (run["topic"] == "orders/7" and run["code"] == "http_status"), run
+
+
+@pytest.mark.chromium
+def test_a_resolved_problem_is_calm(refused: tuple[Admin, Client], target: Recorder, page: Page) -> None:
+    admin, client = refused
+    client.publish("orders/1", b"{}")
+    name = json.loads(client.message()[1])["id"]
+    colours = "[...document.querySelectorAll('.cause, .cause code')].map((one) => getComputedStyle(one).color)"
+    page.open(url(admin))
+    of_text, of_code = page.evaluate(colours)
+    assert of_code != of_text
+    target.answer = lambda _: (200, b"{}")
+    assert post(admin, f"/api/runs/{name}/retry")[0] == 202
+    page.wait("document.querySelector('[data-state=resolved]')")
+    assert page.evaluate(colours) == [of_text, of_text]
+
+
+def test_the_page_of_a_run_from_before_a_restart_counts_the_tries_since(target: Recorder, tmp_path: Path) -> None:
+    target.answer = lambda _: (503, b"")
+    routes, spool = client_route(target.url, more=LOSSLESS), str(tmp_path / "spool.db")
+    with bridging(embedded_broker.hosting, routes, spool=spool) as (_, _, client):
+        client.publish("orders/1", b"{}")
+        target.request()
+    target.answer = lambda _: (200, b"{}")
+    with bridging(embedded_broker.hosting, routes, spool=spool) as (_, admin, _):
+        eventually(lambda: runs(admin))
+        assert "1 try since the restart within" in admin.text(f"/runs/{runs(admin)[0]['id']}")
+        assert "1 try since the restart" in admin.text("/runs")

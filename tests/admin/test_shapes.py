@@ -16,7 +16,7 @@ from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.json_objects import csv_text
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
-from amqtt_rest_bridge.admin.route_rows import groups, sort_rows
+from amqtt_rest_bridge.admin.route_rows import groups, rate_text, sort_rows
 from amqtt_rest_bridge.admin.run_page import curl_line, time_line, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.lot.model import Route
@@ -286,7 +286,7 @@ def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_ta
     for _ in range(61):
         numbers = numbers_of(1000, counted, random)
         history.add(numbers)
-    pages = StatusPages(history, "conf", "secrets", may_retry=True)
+    pages = StatusPages(history, "conf", "secrets", 0.0, may_retry=True)
     page = pages.overview(numbers, PageQuery())
     assert page.body.count(b"<tbody data-route=") == 1000
     assert page.body.count(b'<details class="group">') == 5
@@ -320,3 +320,16 @@ def test_what_a_page_is_asked_for_wrongly_is_left_out_and_said() -> None:
     assert (page.fault, page.sort, page.range) == ("", "health", "10m")
     assert (wanted.outcome, wanted.since, wanted.limit) == ("failed", NOW - 3600, 50)
     assert page_query_of({"started": ["<b>"], "refused": ["12"]}, NOW)[0].started is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [
+        pytest.param(0.0, "0", id="none"),
+        pytest.param(1 / 60, "0.017", id="one a minute"),
+        pytest.param(0.5, "0.5", id="below one"),
+        pytest.param(12.34, "12.3", id="above one"),
+    ],
+)
+def test_a_small_rate_is_not_shown_as_zero(rate: float, shown: str) -> None:
+    assert rate_text(rate) == shown
