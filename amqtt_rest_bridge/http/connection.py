@@ -108,6 +108,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._unsent = 0  # bytes that waited to be sent when `close_overdue` last looked
         self._request_id = ""  # of the last request
         self._pending_answer: Later | None = None  # the answer that is being made
+        self._made_answer: Response | None = None  # one that was awaited, until its turn to be sent
         self._when_left: Callable[[], None] | None = None  # called when the peer closes its side
         self._has_served = False
         self._was_refused = False  # the last answer was an error
@@ -251,30 +252,36 @@ class Connection(asyncio.BufferedProtocol, Caller):
     # Requests.
 
     def take_turn(self) -> None:
-        """Parse received bytes up to the end of one request, and answer that request."""
+        """Send the answer that was awaited; without one read a request, and answer it or have its answer made."""
         self._is_queued = False
-        transport, reader = self.transport, self._reader
-        if transport is None or transport.is_closing():
-            return
-        if not reader.has_begun:
-            self.began = self.active
         try:
-            self._unread = reader.read(self._unread)
-            if reader.is_complete:
-                if self._unread:
-                    self._pause()  # until the next request is parsed
-                else:
-                    self._resume()  # so that it is noted if the peer leaves
-                self._answer_request()
-            elif self.has_left:
-                transport.close()
-            else:
-                if reader.wants_to_continue():
-                    transport.write(_CONTINUE)
-                self._resume()
+            if self._made_answer is not None:
+                answer, self._made_answer = self._made_answer, None
+                self._send_answer(answer)
+            elif self.transport is not None and not self.transport.is_closing():
+                self._read_request(self.transport)
         except Exception:
             log.exception("A connection is closed because serving it failed")
             self.abandon()
+
+    def _read_request(self, transport: asyncio.Transport) -> None:
+        """Parse received bytes up to the end of one request, and answer that request."""
+        reader = self._reader
+        if not reader.has_begun:
+            self.began = self.active
+        self._unread = reader.read(self._unread)
+        if reader.is_complete:
+            if self._unread:
+                self._pause()  # until the next request is parsed
+            else:
+                self._resume()  # so that it is noted if the peer leaves
+            self._answer_request()
+        elif self.has_left:
+            transport.close()
+        else:
+            if reader.wants_to_continue():
+                transport.write(_CONTINUE)
+            self._resume()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer an incomplete request with a refusal."""
@@ -308,10 +315,10 @@ class Connection(asyncio.BufferedProtocol, Caller):
             task = asyncio.get_running_loop().create_task(answer)
             answer = Later(task, task.result)
         self._pending_answer = answer
-        answer.awaited.add_done_callback(self._send_awaited_answer)
+        answer.awaited.add_done_callback(self._make_answer)
 
-    def _send_awaited_answer(self, awaited: asyncio.Future[Any]) -> None:
-        """Send the answer that was awaited."""
+    def _make_answer(self, awaited: asyncio.Future[Any]) -> None:
+        """Make the answer that was awaited, and queue for a turn to send it."""
         later, self._pending_answer, self._when_left = self._pending_answer, None, None
         self._port.waiting.discard(self)
         self._port.waiting_bytes -= self._reader.size
@@ -322,7 +329,9 @@ class Connection(asyncio.BufferedProtocol, Caller):
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
             response = refused(FAILED)
-        self._send_answer(response)
+        self._made_answer = response
+        self._port.answered.append(self)
+        self._port.schedule()
 
     def when_left(self, action: Callable[[], None]) -> None:
         """Call `action` once the peer has closed its side."""
