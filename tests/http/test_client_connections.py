@@ -159,15 +159,20 @@ def test_request_lost_on_a_kept_connection_is_repeated_at_once_only_when_that_do
             while peer.request():
                 peer.send(reply(b"ok"))
 
+    turns: list[None] = []
+
+    async def turn() -> None:
+        turns.append(None)
+
     with Target(script) as target, client_of(target) as client:
-        assert client.ask(method, headers=headers).status == 200
+        assert client.ask(method, headers=headers, turn=turn).status == 200
         if is_repeated:
-            assert client.ask(method, headers=headers).status == 200
+            assert client.ask(method, headers=headers, turn=turn).status == 200
         else:
             with pytest.raises(CallError) as caught:
-                client.ask(method, headers=headers)
+                client.ask(method, headers=headers, turn=turn)
             assert (caught.value.code, caught.value.unsent) == (FailureCode.CONNECTION_FAILED, False)
-        assert len(target.requests) == 2 + is_repeated
+        assert len(target.requests) == len(turns) == 2 + is_repeated
 
 
 def test_close_ends_idle_connections_and_a_later_request_opens_another() -> None:

@@ -6,7 +6,7 @@ import socket
 import struct
 import termios
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -89,12 +89,16 @@ def await_answers(wire: Wire, kind: int, count: int) -> None:
 
 
 class Listener:
-    """A subscriber that notes each message, from now until its connection ends."""
+    """A subscriber that notes each message, from now until its connection ends: in `payloads`, or by `note`."""
 
-    def __init__(self, port: int, topic_filter: str = "in/#", **options: Any) -> None:
+    def __init__(
+        self, port: int, topic_filter: str = "in/#", *, qos: int = 1, client_id: str = "listener",
+        note: Callable[[str, bytes], object] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.payloads: list[bytes] = []
-        self.wire = Wire(port, "listener", timeout=SECONDS, **options)
-        self.wire.subscribe(topic_filter, 1)
+        self._note = note or (lambda _, payload: self.payloads.append(payload))
+        self.wire = Wire(port, client_id, timeout=SECONDS, **options)
+        self.wire.subscribe(topic_filter, qos)
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
@@ -113,7 +117,8 @@ class Listener:
     def _read(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                self.payloads += [payload for _, payload in self.wire.messages()]
+                for topic, payload in self.wire.messages():
+                    self._note(topic, payload)
 
 
 @contextlib.contextmanager

@@ -13,33 +13,26 @@ from tests.support.waiting import eventually
 
 ROUTE = """
     DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES {retries}
-        ADD ROUTE_CONFIG WITH BREAKER "{rule}" WITH OVERLOAD_POLICY "{policy}"
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES 3
+        ADD ROUTE_CONFIG WITH BREAKER "2 per 30s" WITH OVERLOAD_POLICY "lossless"
         ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
             WITH DESTINATION_TOPIC "out"
 """
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probe five times a second."""
-    monkeypatch.setattr(breaker, "PROBE_SECONDS", 0.2)
 
 
 def status(host: Host) -> dict[str, object]:
     return host.program.status("R")
 
 
-@pytest.mark.usefixtures("often")
 def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent(
-    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(breaker, "PROBE_SECONDS", 0.2)
     caplog.set_level("INFO", "amqtt_rest_bridge")
     is_down = threading.Event()
     is_down.set()
     target.answer = lambda _: (503, b"") if is_down.is_set() else (200, b"")
-    text = ROUTE.format(url=target.url, retries=3, rule="2 per 30s", policy="lossless")
-    with hosting(text, workers=4, spool=str(tmp_path / "s"), admin_port=0) as host:
+    with hosting(ROUTE.format(url=target.url), workers=4, spool=str(tmp_path / "s"), admin_port=0) as host:
         client, admin = host.client("out"), admin_of(host)
         for number in range(100):
             client.publish("in", b"%d" % number)

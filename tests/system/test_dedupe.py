@@ -13,31 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.engine.needs import Outcome
-from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
+from amqtt_rest_bridge.engine.trial import RequestTrial, try_request
 from amqtt_rest_bridge.http.exchange import Request
-from amqtt_rest_bridge.lot.model import HttpResponse, Message
 from amqtt_rest_bridge.store import SeenKeys
 from amqtt_rest_bridge.store.seen import MOST_BYTES
 from tests.support.asking import ask_until_answered
 from tests.support.embedded_broker import Host, hosting
 from tests.support.full_disk import full_disk
-from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
-from tests.support.lossless import load
 from tests.support.route_text import load_text, messages
-from tests.support.waiting import eventually
 
 ROUTE = """
     DEFINE ROUTE Hooks WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH REQUEST_TIMEOUT '{seconds}'
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
             WITH DEDUPE_KEY "{{header.webhook-id}}" {more}
 """
 
 
-def text(more: str = "", seconds: int = 10) -> str:
-    return ROUTE.format(more=more, seconds=seconds)
+def text(more: str = "") -> str:
+    return ROUTE.format(more=more)
 
 
 class Clock:
@@ -236,44 +231,11 @@ def twice(more: str, headers: dict[str, str] | None = None, reply: bytes | None 
     return try_request(routes, request, now=0.0, reply=reply, twice=True)
 
 
-@pytest.mark.parametrize(
-    ("more", "status", "body"),
-    [
-        ("", "200 OK", b'{"status": "published", "topic": "hook"}'),
-        ("WITH RESPONSE '{\"n\": {body.json.n}}' WITH RESPONSE_STATUS 202", "202 Accepted", b'{"n": 1}'),
-        ("WITH RESPONSE_STATUS 204", "204 No Content", b""),
-        ('WITH REPLY_TOPIC "reply/{request_id}"', "200 OK", b"reply"),
-    ],
-    ids=["usual", "response", "no content", "reply"],
-)
-def test_the_second_request_publishes_nothing_and_has_the_first_answer(more: str, status: str, body: bytes) -> None:
-    tried = twice(more, reply=b"reply" if "REPLY" in more else None)
-    assert (tried.response.status, tried.response.body) == (status, body)
-    assert [publication.payload for publication in tried.publications] == [b'{"n": 1}']
-
-
-def test_a_request_that_failed_was_not_seen() -> None:
-    tried = twice('WITH REPLY_TOPIC "reply/{request_id}"')
-    assert tried.response.status == "504 Gateway Timeout"
-    assert len(tried.publications) == 2
-
-
 def test_a_key_that_cannot_be_filled_is_refused_and_an_ignored_request_is_not_seen() -> None:
     refused = twice("", headers={})
     assert (refused.response.status, refused.publications) == ("400 Bad Request", ())
     assert b"header.webhook-id" in refused.response.body
     assert twice('WITH WHEN "{body.json.n} = 2"').response.body == b'{"status": "ignored"}'
-
-
-@pytest.mark.parametrize("more", ["", 'WITH REPLY_TOPIC "reply/{request_id}"'])
-def test_requests_whose_text_is_empty_are_all_published(more: str) -> None:
-    tried = twice(more, headers={"webhook-id": ""}, reply=b"reply" if more else None)
-    assert (tried.response.status, len(tried.publications)) == ("200 OK", 2)
-
-
-def test_a_reply_that_is_too_large_to_be_kept_is_replaced() -> None:
-    tried = twice('WITH REPLY_TOPIC "reply/{request_id}"', reply=b"x" * 70_000)
-    assert (tried.response.body, len(tried.publications)) == (b'{"status": "duplicate"}', 1)
 
 
 def test_a_key_without_placeholder_and_a_time_without_a_key_are_warned_of() -> None:
@@ -333,17 +295,6 @@ def test_each_request_that_comes_twice_is_published_and_twice_only_one_that_a_ki
     assert found.total() - count <= CALLERS * (kills + 1), "more than were under way"
 
 
-def test_a_second_request_waits_for_the_reply_to_the_first() -> None:
-    with hosting(text('WITH REPLY_TOPIC "reply"')) as host:
-        client = host.client("hook")
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            asked = [pool.submit(post, host, "7") for _ in range(2)]
-            client.message()
-            client.publish("reply", b'"done"')
-            assert [one.result() for one in asked] == [(200, b'"done"')] * 2
-        assert post(host, "7") == (200, b'"done"')
-
-
 def test_keys_beside_the_spool_survive_the_broker(tmp_path: Path) -> None:
     for expected in (b'{"key": "7"}', b'{"key": "8"}'):
         with hosting(text(), spool=str(tmp_path / "spool.db")) as host:
@@ -368,51 +319,18 @@ def test_an_answer_that_is_damaged_in_the_file_is_replaced(tmp_path: Path, damag
 # Client mode.
 
 
-def counts(host: Host) -> dict[str, int]:
-    """Return what has become of the messages of the route Calls."""
-    found: dict[str, int] = host.program.status("Calls")["messages"]
-    return found
-
-
-CALLS = """
+def calls(url: str, policy: str = "balanced") -> str:
+    return f"""
     DEFINE ROUTE Calls WITH TYPE REST_API
         ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
-        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "{policy}" {pace}
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "{policy}"
         ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY '{{payload}}'
-            WITH DESTINATION_TOPIC "out" WITH ERROR_TOPIC "wrong" WITH DEDUPE_KEY "{{value.json.id}}"
-"""
+            WITH DESTINATION_TOPIC "out" WITH DEDUPE_KEY "{{value.json.id}}"
+    """
 
 
-def calls(url: str = "http://h", policy: str = "balanced", pace: str = "") -> str:
-    return (
-        CALLS.replace("{{", "{")
-        .replace("}}", "}")
-        .replace("{url}", url)
-        .replace("{policy}", policy)
-        .replace("{pace}", pace)
-    )
-
-
-def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_seen() -> None:
-    (route,) = load_text(calls()).routes
-    answers = [500, 200, 200, 200]
-
-    def outcomes(*payloads: bytes) -> list[Outcome]:
-        respond = [HttpResponse(status, "", (), b"", 0.0) for status in answers]
-        given = [Message("in/a", payload, 0.0) for payload in payloads]
-        return [one.outcome for one in try_calls(route, route.client_events[0], given, lambda _: respond.pop(0))]
-
-    first, other = b'{"id": 1, "at": 1}', b'{"id": 2}'
-    assert outcomes(first, first, b'{"id": 1, "at": 2}', other, other) == [
-        *(Outcome.FAILED, Outcome.SUCCEEDED, Outcome.SKIPPED, Outcome.SUCCEEDED, Outcome.SKIPPED)
-    ]
-    assert outcomes(b"{}") == [Outcome.FAILED]
-    assert outcomes(*[b'{"id": ""}'] * 3) == [Outcome.FAILED, Outcome.SUCCEEDED, Outcome.SUCCEEDED]
-
-
-@pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])
-def test_messages_that_come_twice_are_sent_once(target: Recorder, policy: str, pace: str) -> None:
-    with hosting(calls(target.url, policy, pace), processes=1) as host:
+def test_messages_that_come_twice_are_sent_once(target: Recorder) -> None:
+    with hosting(calls(target.url), processes=1) as host:
         client = host.client("out")
         for number in range(20):
             for topic in ("in/a", "in/b"):
@@ -423,22 +341,6 @@ def test_messages_that_come_twice_are_sent_once(target: Recorder, policy: str, p
             assert client.message()[1] == no_key
     assert len({seen.body for seen in target.take_all()}) == 22
     assert target.arrived.empty()
-
-
-def test_a_message_that_comes_while_an_equal_one_is_under_way_waits_and_takes_its_place_if_it_fails(
-    target: Recorder,
-) -> None:
-    gate, statuses = Gate(), [400, 200]
-    target.answer = gate.before(lambda _: (statuses.pop(0), b"done"))
-    with hosting(calls(target.url)) as host:
-        client = host.client("out", "wrong")
-        for _ in range(3):
-            client.publish("in/a", b'{"id": 7}')
-        gate.entered.get(timeout=10)
-        gate.open.set()
-        assert sorted(topic for topic, _ in client.messages(2)) == ["out", "wrong"]
-        gate.entered.get(timeout=10)
-        assert gate.entered.empty()
 
 
 def test_a_lossless_message_that_was_answered_is_not_sent_again_after_a_kill(target: Recorder, tmp_path: Path) -> None:
@@ -457,22 +359,3 @@ def test_a_lossless_message_that_was_answered_is_not_sent_again_after_a_kill(tar
         client.publish("in/a", b'{"id": 3}')
         assert client.message()[1] == b'{"id": 3}'
     assert [seen.body for seen in target.take_all()] == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
-
-
-@pytest.mark.parametrize("key", ["", "{topic} {value.json.id}"], ids=["no key", "another key"])
-def test_lossless_messages_that_wait_for_their_key_go_on_by_the_definition_that_a_reload_brings(
-    target: Recorder, tmp_path: Path, key: str
-) -> None:
-    target.answer = lambda _: (503, b"")
-    text = calls(target.url, "lossless")
-    with hosting(text, spool=str(tmp_path / "spool.db")) as host:
-        client = host.client("out")
-        for topic in ("in/a", "in/b", "in/c"):
-            client.publish(topic, b'{"id": 1}')
-        eventually(lambda: counts(host)["retried"] > 0, "not tried")
-        setting = 'WITH DEDUPE_KEY "{value.json.id}"'
-        assert setting in text
-        load(host, text.replace(setting, f'WITH DEDUPE_KEY "{key}"' if key else ""))
-        target.answer = lambda _: (200, b"done")
-        assert [payload for _, payload in client.messages(3)] == [b"done"] * 3
-        eventually(lambda: counts(host)["queued"] + counts(host)["in_flight"] == 0, "a message has not ended")

@@ -1,6 +1,5 @@
 """Load, and things that go wrong meanwhile: every message is accounted for, nothing grows."""
 
-import contextlib
 import http.client
 import os
 import random
@@ -18,6 +17,7 @@ from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import recording
 from tests.support.ports import free_port
+from tests.support.publishing import Listener
 from tests.support.waiting import eventually
 
 PER_SECOND = 100
@@ -25,19 +25,19 @@ WORKERS = 16  # of each of two routes; a thread without work and an idle connect
 
 
 def routes(target: int, port: int, extra: str = "") -> str:
+    client = "".join(
+        f"""
+        DEFINE ROUTE {topic.capitalize()} WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
+            ADD EVENT E
+                WITH SOURCE_TOPIC "{topic}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+                WITH DESTINATION_TOPIC "{topic}/out"
+            ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1000000' WITH OVERLOAD_POLICY "{policy}"
+        """
+        for topic, policy in (("plain", "balanced"), ("lossless", "lossless"))
+    )
     return f"""
-        DEFINE ROUTE Plain WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
-            ADD EVENT E
-                WITH SOURCE_TOPIC "plain" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                WITH DESTINATION_TOPIC "plain/out"
-            ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1000000'
-        DEFINE ROUTE Lossless WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target}" WITH ENABLE_CLIENT "true"
-            ADD EVENT E
-                WITH SOURCE_TOPIC "lossless" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                WITH DESTINATION_TOPIC "lossless/out"
-            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '1000000'
+        {client}
         DEFINE ROUTE Hook WITH TYPE REST_API
             ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
             ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook/out"
@@ -58,32 +58,20 @@ class Traffic:
         self.sent: Counter[str] = Counter()
         self.answered = 0
         self.results: Counter[tuple[str, bytes]] = Counter()
-        self.received = 0
+        self.received = 0  # results
         self.failures: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
         self._over = threading.Event()
-        self._receiver = Wire(mqtt, "receiver")
-        for topic in ("plain/out", "lossless/out", "hook/out"):
-            self._receiver.subscribe(topic)
-        self._receiver.sock.settimeout(0.2)
+        self._receiver = Listener(mqtt, "+/out", qos=0, note=self._note)
         self._sender = Wire(mqtt, "sender")
         self._http_port = http_port
-        self._senders = [
-            threading.Thread(target=self._publish),
-            threading.Thread(target=self._request),
-        ]
-        self._reading = threading.Event()
-        self._reader = threading.Thread(target=self._read)
-        for thread in (*self._senders, self._reader):
+        self._senders = [threading.Thread(target=self._publish), threading.Thread(target=self._request)]
+        for thread in self._senders:
             thread.start()
-
-    def ended(self, topic: str) -> int:
-        """Return how many messages of a topic have a result or a failure."""
-        return self.ends[topic]
 
     def all_ended(self, topic: str) -> Callable[[], bool]:
         """Return a test for whether every message of a topic has its end."""
-        return lambda: self.ended(topic) >= self.sent[topic]
+        return lambda: self.ends[topic] >= self.sent[topic]
 
     def stop_sending(self) -> None:
         self._over.set()
@@ -92,8 +80,6 @@ class Traffic:
 
     def close(self) -> None:
         self.stop_sending()
-        self._reading.set()
-        self._reader.join()
         self._receiver.close()
         self._sender.close()
 
@@ -127,18 +113,14 @@ class Traffic:
         self._paced(send)
         connection.close()
 
-    def _read(self) -> None:
-        while not self._reading.is_set():
-            with contextlib.suppress(TimeoutError):
-                for topic, payload in self._receiver.messages():
-                    own = topic.removesuffix("/out")
-                    if payload.startswith(b'{"error"'):
-                        self.failures[own] += 1
-                        self.ends[own] += 1
-                    else:
-                        self.results[own, payload] += 1
-                        self.ends[own] += 1
-                        self.received += 1
+    def _note(self, topic: str, payload: bytes) -> None:
+        own = topic.removesuffix("/out")
+        self.ends[own] += 1
+        if payload.startswith(b'{"error"'):
+            self.failures[own] += 1
+        else:
+            self.results[own, payload] += 1
+            self.received += 1
 
 
 @pytest.fixture
@@ -154,6 +136,7 @@ def running(tmp_path: Path) -> Iterator[tuple[BrokerProcess, int, int]]:
             broker.close()
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_a_bridge_process_killed_again_and_again_costs_no_message_its_end(
     running: tuple[BrokerProcess, int, int], kills: int
 ) -> None:
@@ -173,12 +156,13 @@ def test_a_bridge_process_killed_again_and_again_costs_no_message_its_end(
         # What came while the bridge was away, up to 30 s at a time, has to be sent first.
         eventually(traffic.all_ended(topic), f"{topic}: a message has no end", 60 * kills)
     traffic.close()
-    assert traffic.ended("plain") == traffic.sent["plain"]
+    assert traffic.ends["plain"] == traffic.sent["plain"]
     assert traffic.failures["lossless"] == 0
     assert len([1 for topic, _ in traffic.results if topic == "lossless"]) == traffic.sent["lossless"]
     assert len([1 for topic, _ in traffic.results if topic == "hook"]) >= traffic.answered
 
 
+@pytest.mark.parametrize("reloads", [4, pytest.param(1000, marks=pytest.mark.long)])
 def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
     running: tuple[BrokerProcess, int, int], reloads: int, tmp_path: Path
 ) -> None:
@@ -206,7 +190,7 @@ def test_reloads_under_load_lose_nothing_and_leave_nothing_behind(
     traffic.stop_sending()
     for topic in ("plain", "lossless"):
         eventually(traffic.all_ended(topic), f"{topic}: a message has no end")
-    eventually(lambda: traffic.ended("hook") >= traffic.answered, "an answered request was not published")
+    eventually(lambda: traffic.ends["hook"] >= traffic.answered, "an answered request was not published")
     traffic.close()
     assert not traffic.failures
     assert set(traffic.results.values()) == {1}, "a message arrived twice"
@@ -226,11 +210,3 @@ def within(pid: int, which: int, most: int) -> Callable[[], bool]:
 def open_things(pid: int) -> tuple[int, int]:
     """Count a process's threads and open descriptors."""
     return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # as short as it gets
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize each test with its sizes: a fraction in the plain run, all of it with `-m long`."""
-    sizes = {"kills": (2, 20), "reloads": (4, 1000)}
-    for name, (few, many) in sizes.items():
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(name, [pytest.param(few), pytest.param(many, marks=pytest.mark.long)])

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -102,33 +101,6 @@ def test_a_failure_masks_the_tokens_it_was_sent_with_however_many_were_issued_me
         released.set()
         body = json.loads(client.message()[1])["body"]
     assert body == "\n".join(["Bearer ***"] * len(sent))
-
-
-def test_batches_share_one_token_and_a_401_renews_it_and_sends_the_whole_batch_again(api: Api, tmp_path: Path) -> None:
-    text = (
-        api.route().partition("ADD EVENT A")[0]
-        + """ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
-        ADD EVENT A WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/a" WITH BODY "{batch}" WITH BATCH_SIZE 5
-            WITH DESTINATION_TOPIC "out" """
-    )
-    with hosting(text, workers=8, spool=str(tmp_path / "spool")) as host:
-        client = host.client("out")
-        for number in range(20):
-            client.publish("in", b"%d" % number)
-        assert client.messages(4) == [("out", b"t0ken-1")] * 4
-        assert len(api.asked) == 1
-        calls = [seen for seen in api.recorder.take_all() if seen.path == "/a"]
-        api.refused.add("t0ken-1")
-        for number in range(20, 25):
-            client.publish("in", b"%d" % number)
-        assert client.message() == ("out", b"t0ken-2")
-        eventually(lambda: host.program.status("R")["messages"]["succeeded"] == 25)
-        assert host.program.status("R")["messages"]["failed"] == 0
-    assert len(api.asked) == 2
-    assert sorted(number for seen in calls for number in json.loads(seen.body)) == list(range(20))
-    refused, again = (seen for seen in api.recorder.take_all() if seen.path == "/a")
-    assert refused.body == again.body == b"[20,21,22,23,24]"
-    assert refused.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] is not None
 
 
 def test_the_grant_goes_through_the_routes_tls_settings_and_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.group.slots import plan
-from tests.support.doors import Hosting, doors
-from tests.support.http_recorder import Recorder
 from tests.support.route_text import load_text, messages
 
 CHANGES = 'WITH ON_CHANGE "{payload}"'
@@ -42,14 +40,3 @@ def test_a_test_file_has_a_message_twice(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_slots_of_workers_share_the_topics_of_such_an_event() -> None:
     (session,) = plan(load_text(ROUTE % "http://h" + CHANGES).routes, "plant").sessions.values()
     assert [(feed.topic_filter, feed.by_slot) for feed in session.feeds] == [("in/#", True)]
-
-
-@pytest.mark.parametrize("hosting", doors(0, 1))
-def test_a_bridge_knows_the_last_text_of_each_topic(target: Recorder, hosting: Hosting) -> None:
-    with hosting(ROUTE % target.url + CHANGES) as host:
-        client = host.client("out")
-        for payload in (b"1", b"1", b"1", b"2"):
-            for number in range(8):
-                client.publish(f"in/{number}", payload)
-        client.messages(16)
-    assert sorted(target.request().body for _ in range(16)) == sorted(b'"in/%d"' % (one // 2) for one in range(16))

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.support import embedded_broker
 from tests.support.doors import Hosting, doors
 from tests.support.http_recorder import recording
 
@@ -25,17 +24,3 @@ def test_one_field_of_a_polled_api_is_published(hosting: Hosting) -> None:
             assert client.messages(2) == [("price", b"1"), ("price", b"2")]
             client.publish("x", b"")
         assert target.request().path == "/price/Price"
-
-
-def test_an_event_without_a_source_topic_takes_no_messages() -> None:
-    with recording() as target:
-        poll = POLL.format(url=target.url).replace('"1s"', '"300d"')
-        chain = 'ADD EVENT Chain WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/chain" '
-        chain += 'WITH DESTINATION_TOPIC "$schedule/R/Price" ADD EVENT End WITH SOURCE_TOPIC "$schedule/#" '
-        chain += 'WITH METHOD "GET" WITH ENDPOINT "/end" WITH DESTINATION_TOPIC "end"'
-        with embedded_broker.hosting(poll + chain) as host:
-            client = host.client("end")
-            client.publish("in", b"")
-            client.message()
-            paths = {target.request().path for _ in range(2)}
-        assert paths == {"/chain", "/end"}

@@ -11,7 +11,6 @@ import pytest
 from amqtt_rest_bridge.supervisor import Times
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
-from tests.support.http_recorder import recording
 from tests.support.lossless import load
 from tests.support.waiting import eventually
 
@@ -61,31 +60,6 @@ def test_a_request_is_published_and_answered(processes: int) -> None:
         assert client.message() == ("hook/in", body)
 
 
-def test_wrong_paths_methods_and_sizes_are_answered_and_publish_nothing() -> None:
-    with hosting(ROUTE, max_body_bytes=10) as host:
-        client = host.client("hook/in")
-        codes = {
-            "/nowhere": (404, "not_found"),
-            "/hook/": (404, "not_found"),
-        }
-        for path, expected in codes.items():
-            answer = ask(host.http_port, path, b"1")
-            assert (answer.status, answer.json["error"]["code"]) == expected
-        answer = ask(host.http_port, "/hook", method="DELETE")
-        assert (answer.status, answer.json["error"]["code"]) == (405, "method_not_allowed")
-        assert "POST" in answer.headers["Allow"]
-        answer = ask(host.http_port, "/hook", b"x" * 11)
-        assert (answer.status, answer.json["error"]["code"]) == (413, "payload_too_large")
-        assert ask(host.http_port, "/hook", b"x" * 10).status == 200
-        assert client.message() == ("hook/in", b"x" * 10)
-
-
-def test_payload_and_topic_are_filled_and_retained() -> None:
-    with hosting(ROUTE) as host:
-        assert ask(host.http_port, "/devices/d1", b'{"on":true}', method="PUT").status == 200
-        assert host.client("devices/#").message() == ("devices/d1", b'{"id": "d1", "body": {"on":true}}')
-
-
 @processes
 def test_a_read_event_answers_with_the_latest_payload(processes: int) -> None:
     with hosting(ROUTE, processes=processes) as host:
@@ -113,12 +87,6 @@ def kill(host: Host) -> None:
     eventually(host.plugin.endpoint.ready.is_set, "the next one is not ready")
 
 
-def test_what_was_retained_before_the_start_is_read_too() -> None:
-    with hosting(ROUTE) as host:
-        host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
-        assert await_answer(host, 200, "/latest/7") == b"kept"
-
-
 def test_what_was_retained_before_a_reload_is_read_too() -> None:
     every = 'ADD EVENT Every WITH METHOD "GET" WITH ENDPOINT "/every" WITH SOURCE_TOPIC "many/#"'
     wanted = {f"many/{number}": number for number in range(250)}
@@ -130,22 +98,6 @@ def test_what_was_retained_before_a_reload_is_read_too() -> None:
         eventually(lambda: ask(host.http_port, "/every").json == wanted, "not all is read")
 
 
-@processes
-def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
-    with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(64) as pool:
-        client = host.client("ask/#", "hook/in")
-        calls = {who: pool.submit(ask, host.http_port, f"/ask/{who}", f"from {who}".encode()) for who in range(64)}
-        asked = client.messages(64)
-        assert ask(host.http_port, "/hook", b"meanwhile").status == 200  # 64 that wait delay no other
-        assert client.message() == ("hook/in", b"meanwhile")
-        for topic, payload in asked:
-            _, asking, request_id = topic.split("/")
-            assert payload == f"from {asking}".encode()
-            client.publish(f"answer/{request_id}", f"for {asking}".encode(), qos=0)
-        for who, answer in calls.items():
-            assert answer.result()[:2] == (200, f"for {who}".encode())
-
-
 def test_the_port_is_open_again_once_the_bridge_process_has_been_started_again() -> None:
     with hosting(ROUTE, processes=1, admin_port=0) as host:
         client, port, admin = host.client("hook/in"), host.http_port, host.admin_port
@@ -153,21 +105,6 @@ def test_the_port_is_open_again_once_the_bridge_process_has_been_started_again()
         assert host.admin_port == admin
         assert ask(port, "/hook", b"after").status == 200
         assert client.message() == ("hook/in", b"after")
-
-
-def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
-    with recording() as target:
-        chained = f"""
-            DEFINE ROUTE Out WITH TYPE REST_API
-                ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-                ADD EVENT E
-                    WITH SOURCE_TOPIC "hook/in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                    WITH DESTINATION_TOPIC "out"
-        """
-        with hosting(ROUTE + chained) as host:
-            client = host.client("out")
-            assert ask(host.http_port, "/hook", b"through").status == 200
-            assert client.message() == ("out", b"through")
 
 
 @processes
@@ -194,14 +131,3 @@ def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_rep
         assert answer.status == 504
         assert "the bridge shut down before a reply came" in answer.json["error"]["message"]
         stopping.result(30)
-
-
-def test_stopping_the_broker_frees_the_port_and_leaves_no_process() -> None:
-    with hosting(ROUTE, processes=1) as host:
-        port = host.http_port
-        pid = host.child.pid
-        assert pid is not None
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)

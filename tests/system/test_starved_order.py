@@ -6,7 +6,7 @@ import random
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
-from tests.support.http_target import Peer, Seen, Target, reply
+from tests.support.http_target import Peer, Target, reply
+from tests.support.publishing import Listener
 from tests.support.waiting import eventually
 
 TOPICS = 5
@@ -42,46 +43,24 @@ def route(name: str, port: int) -> str:
     """
 
 
-class Subscriber:
-    """Takes results down as they come, until `close`."""
+class Subscriber(Listener):
+    """Takes results down as they come."""
 
     def __init__(self, port: int, qos: int) -> None:
         self.results: Books = defaultdict(list)
         self.others: list[bytes] = []
-        self._over = threading.Event()
-        self._wire = Wire(port, f"subscriber-{qos}")
-        self._wire.subscribe("out/#", qos)
-        self._wire.sock.settimeout(0.2)
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
+        super().__init__(port, "out/#", qos=qos, client_id=f"subscriber-{qos}", note=self._take_down)
 
     @property
     def count(self) -> int:
         return sum(map(len, self.results.values())) + len(self.others)
 
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._wire.close()
-
-    def _read(self) -> None:
-        while not self._over.is_set():
-            with contextlib.suppress(TimeoutError):
-                for topic, payload in self._wire.messages():
-                    _, name, last = topic.split("/")
-                    if payload.isdigit():
-                        self.results[name, last].append(int(payload))
-                    else:
-                        self.others.append(payload)
-
-
-def answering_after(note: Callable[[Seen], None]) -> Callable[[Peer], None]:
-    def script(peer: Peer) -> None:
-        while (seen := peer.request()) is not None:
-            note(seen)
-            peer.send(reply(seen.body))
-
-    return script
+    def _take_down(self, topic: str, payload: bytes) -> None:
+        _, name, last = topic.split("/")
+        if payload.isdigit():
+            self.results[name, last].append(int(payload))
+        else:
+            self.others.append(payload)
 
 
 @contextlib.contextmanager
@@ -114,12 +93,14 @@ def test_messages_of_a_topic_keep_their_order_and_none_is_missing(tmp_path: Path
     arrived: Books = defaultdict(list)
     books = threading.Lock()
 
-    def note(seen: Seen) -> None:
-        _, name, last = seen.path.split("/")
-        with books:
-            arrived[name, last].append(int(seen.body))
+    def script(peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            _, name, last = seen.path.split("/")
+            with books:
+                arrived[name, last].append(int(seen.body))
+            peer.send(reply(seen.body))
 
-    with Target(answering_after(note)) as target:
+    with Target(script) as target:
         settings: dict[str, Any] = {"processes": 1, "workers": 1, "spool": str(tmp_path / "spool.db")}
         broker = BrokerProcess(tmp_path, "".join(route(name, target.port) for name in ROUTES), **settings)
         broker.start()

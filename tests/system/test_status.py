@@ -9,13 +9,16 @@ from tests.support.doors import DOORS, Hosting
 from tests.support.http_recorder import Recorder
 
 
+def route(target: Recorder, config: str = "") -> str:
+    return f"""DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" {config}
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
+    """
+
+
 @pytest.mark.parametrize("hosting", DOORS)
 def test_the_status_is_retained_and_published_again_when_the_health_changes(hosting: Hosting, target: Recorder) -> None:
-    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
-        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "out"
-    """
-    with hosting(routes, status_seconds=60) as host:
+    with hosting(route(target, "WITH RETRIES '0'"), status_seconds=60) as host:
         client = host.client(host.status_filter)
         topic, payload = client.message()
         assert topic.endswith("/routes/R/status")
@@ -27,11 +30,7 @@ def test_the_status_is_retained_and_published_again_when_the_health_changes(host
 
 @pytest.mark.parametrize("hosting", DOORS)
 def test_a_lossless_route_whose_server_is_down_is_not_green(hosting: Hosting, target: Recorder, tmp_path: Path) -> None:
-    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
-        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-    """
+    routes = route(target, 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
     target.answer = lambda _: (503, b"")
     with hosting(routes, status_seconds=60, spool=str(tmp_path / "spool.db")) as host:
         client = host.client(host.status_filter)
@@ -48,13 +47,9 @@ def test_a_lossless_route_whose_server_is_down_is_not_green(hosting: Hosting, ta
 
 @pytest.mark.parametrize("hosting", DOORS)
 def test_a_route_is_not_green_while_a_message_is_tried_again(hosting: Hosting, target: Recorder) -> None:
-    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
-    """
     answers = iter([(503, b"")])
     target.answer = lambda _: next(answers, (200, b""))
-    with hosting(routes, status_seconds=60) as host:
+    with hosting(route(target), status_seconds=60) as host:
         client = host.client(host.status_filter)
         client.message()
         client.publish("in", b"1")
@@ -63,15 +58,3 @@ def test_a_route_is_not_green_while_a_message_is_tried_again(hosting: Hosting, t
     assert (retried["health"], retried["health_reason"]) == ("Yellow", reason)
     assert (retried["last_error"], retried["errors"]["total"]) == (None, 0)
     assert (succeeded["health"], succeeded["messages"]["succeeded"]) == ("Green", 1)
-
-
-@pytest.mark.parametrize("hosting", DOORS)
-def test_the_status_is_published_every_so_often(hosting: Hosting, target: Recorder) -> None:
-    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
-    """
-    with hosting(routes, status_seconds=0.05) as host:
-        client = host.client(host.status_filter)
-        uptimes = [json.loads(payload)["uptime_s"] for _, payload in client.messages(3)]
-    assert uptimes == sorted(uptimes)
