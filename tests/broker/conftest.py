@@ -1,7 +1,9 @@
 """What the tests of the broker's side share: a broker with a spool, in a process of its own, that can be killed."""
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +31,13 @@ def start_broker(tmp_path: Path, spool: Path) -> Iterator[StartBroker]:
             return broker
 
         yield start
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run

@@ -2,20 +2,10 @@
 
 import gc
 from pathlib import Path
-from typing import Any
-
-from amqtt.plugins.base import BasePlugin
 
 from tests.benchmarks.mqtt_wire import Wire
 from tests.support.commands import SERVER_ROUTE, Workplace
 from tests.support.embedded_broker import hosting
-
-
-class Looking(BasePlugin[Any]):
-    """Prints for each client whether the garbage collector visits this plugin, that is, whether it is not frozen."""
-
-    async def on_broker_client_connected(self, **_: Any) -> None:
-        print("visited:", is_visited(self), flush=True)
 
 
 def is_visited(wanted: object) -> bool:
