@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def route(target: Recorder, config: str = "", event: str = "") -> str:
     """
 
 
+@pytest.fixture
+def gate(target: Recorder) -> Iterator[Gate]:
+    """Requests to the target wait here."""
+    gate = Gate()
+    target.answer = gate.before(echo)
+    yield gate
+    gate.open.set()
+
+
 def kill(host: Host) -> None:
     """Kill the bridge and wait until the broker knows."""
     pid = host.child.pid
@@ -49,23 +59,35 @@ def await_ready(host: Host) -> None:
     eventually(host.plugin.endpoint.ready.is_set, "the bridge does not come back")
 
 
-def test_a_message_under_way_fails_once_when_its_bridge_dies_and_the_next_one_is_called(target: Recorder) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
+def messages(host: Host) -> Any:
+    """Return the counts of the route's messages; waits for the admin port, which is away with the bridge."""
+    await_ready(host)
+    (status,) = admin_of(host).get("/api/routes").json["routes"]
+    return status["messages"]
+
+
+def message_of(client: Client) -> Any:
+    """Wait for a message of JSON."""
+    return json.loads(client.message()[1])
+
+
+def test_a_message_under_way_fails_once_when_its_bridge_dies_and_the_next_one_is_called(
+    target: Recorder, gate: Gate
+) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
         client.publish("in/1", b"1")
         assert gate.entered.get(timeout=SECONDS).body == b"1"
         kill(host)
         gate.open.set()
-        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        assert message_of(client)["error"]["code"] == "bridge_restarted"
         client.publish("in/1", b"2")
         assert client.message() == ("out", b"2")
 
 
-def test_a_lossless_message_under_way_is_called_again_with_the_same_key(target: Recorder, tmp_path: Path) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
+def test_a_lossless_message_under_way_is_called_again_with_the_same_key(
+    target: Recorder, gate: Gate, tmp_path: Path
+) -> None:
     with hosting(route(target, LOSSLESS), processes=1, spool=str(tmp_path / "spool.db")) as host:
         client = host.client("out")
         client.publish("in/1", b"1")
@@ -81,10 +103,10 @@ def test_while_the_bridge_is_away_messages_wait_and_its_routes_are_red(target: R
     spawning = Spawning()
     with hosting(route(target), processes=1, status_seconds=3600, **spawning.options) as host:
         client = host.client(host.status_filter)
-        assert health(client) == "Green"
+        assert message_of(client)["health"] == "Green"
         with spawning.failing():
             kill(host)
-            assert health(client) == "Red"
+            assert message_of(client)["health"] == "Red"
             client.publish("in/1", b"waits")
         client.subscribe("out")
         seen = [client.message() for _ in range(3)]
@@ -105,11 +127,6 @@ def test_route_files_that_are_broken_by_then_cost_a_bridge_that_starts_again_not
         admin_of(host).await_value(1, "rest_bridge_restarts_total")
 
 
-def _answers(client: Client) -> Any:
-    client.publish("in/1", b"1")
-    return client.message() == ("other", b"1")
-
-
 def test_signals_to_the_whole_group_do_not_end_the_bridge(target: Recorder) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
@@ -128,7 +145,7 @@ def test_a_bridge_that_dies_while_a_message_waits_for_its_next_try_leaves_nothin
         client.publish("in/1", b"1")
         eventually(lambda: messages(host)["retried"] == 1, "not tried again")
         kill(host)
-        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        assert message_of(client)["error"]["code"] == "bridge_restarted"
         counts = messages(host)
         assert (counts["queued"], counts["in_flight"], counts["failed"]) == (0, 0, 1)
 
@@ -143,7 +160,12 @@ def test_messages_that_come_while_the_bridge_is_away_outlive_a_reload_of_their_r
             host.path.write_text(route(target).replace('"out"', '"other"'))
             host.reload()
         assert client.message()[1] == b"held"
-        eventually(lambda: _answers(client), "a reload that was asked for meanwhile is forgotten")
+
+        def is_reloaded() -> bool:
+            client.publish("in/1", b"1")
+            return client.message() == ("other", b"1")
+
+        eventually(is_reloaded, "a reload that was asked for meanwhile is forgotten")
 
 
 def test_a_bridge_that_hangs_is_killed_and_started_again(target: Recorder, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +175,7 @@ def test_a_bridge_that_hangs_is_killed_and_started_again(target: Recorder, caplo
         client.publish("in/1", b"1")
         eventually(lambda: f"the bridge process (pid {pid}) hangs and is killed" in caplog.text, "it goes on")
         host.child._times = Times()  # the next one may be idle
-        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        assert message_of(client)["error"]["code"] == "bridge_restarted"
         client.publish("in/1", b"2")
         assert client.message() == ("out", b"2")
 
@@ -175,10 +197,8 @@ def test_tls_files_that_cannot_be_used_change_nothing_on_a_reload(
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
-    target: Recorder, caplog: pytest.LogCaptureFixture, processes: int
+    target: Recorder, gate: Gate, caplog: pytest.LogCaptureFixture, processes: int
 ) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
     routes = route(target) + LISTENING
     with hosting(routes, processes=processes, workers=2) as host, caplog.at_level(logging.WARNING):
         client, port = host.client("out"), host.http_port
@@ -197,24 +217,19 @@ def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grace(
-    target: Recorder, caplog: pytest.LogCaptureFixture, processes: int
+    target: Recorder, gate: Gate, caplog: pytest.LogCaptureFixture, processes: int
 ) -> None:
-    gate = Gate()
     gate.patience = None
-    target.answer = gate.before(echo)
-    try:
-        with hosting(route(target), processes=processes, times=Times(grace=0.1)) as host:
-            host.client().publish("in/1", b"1")
-            gate.entered.get(timeout=SECONDS)
-        assert "route R: 1 message(s) had not been answered" in caplog.text
-    finally:
-        gate.open.set()
+    with hosting(route(target), processes=processes, times=Times(grace=0.1)) as host:
+        host.client().publish("in/1", b"1")
+        gate.entered.get(timeout=SECONDS)
+    assert "route R: 1 message(s) had not been answered" in caplog.text
 
 
-def test_what_a_dead_bridge_held_is_called_by_the_next_one_in_order(target: Recorder, tmp_path: Path) -> None:
+def test_what_a_dead_bridge_held_is_called_by_the_next_one_in_order(
+    target: Recorder, gate: Gate, tmp_path: Path
+) -> None:
     spawning = Spawning()
-    gate = Gate()
-    target.answer = gate.before(echo)
     ordered = route(target, LOSSLESS, 'WITH ORDERED "true"')
     with hosting(ordered, processes=1, spool=str(tmp_path / "spool.db"), **spawning.options) as host:
         client = host.client("out")
@@ -230,25 +245,9 @@ def test_what_a_dead_bridge_held_is_called_by_the_next_one_in_order(target: Reco
         assert [payload for _, payload in client.messages(60)] == bodies
 
 
-def messages(host: Host) -> Any:
-    """Return the counts of the route's messages; waits for the admin port, which is away with the bridge."""
-    await_ready(host)
-    (status,) = admin_of(host).get("/api/routes").json["routes"]
-    return status["messages"]
-
-
-def health(client: Client) -> Any:
-    return json.loads(client.message()[1])["health"]
-
-
 def test_a_start_waits_for_the_port_of_a_bridge_that_has_yet_to_end(unused_port: int) -> None:
-    routes = f"""
-DEFINE ROUTE Hooks WITH TYPE REST_API
-    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{unused_port}'
-    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
-"""
     taken = socket.create_server(("127.0.0.1", unused_port))
     threading.Timer(0.3, taken.close).start()
-    with hosting(routes, processes=1) as host:
+    with hosting(LISTENING.replace("'0'", f"'{unused_port}'"), processes=1) as host:
         assert host.http_port == unused_port
         assert accepts(unused_port)
