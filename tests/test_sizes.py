@@ -7,10 +7,6 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.settings import Settings, check_settings
 from amqtt_rest_bridge.sizes import read_size, size_text
-from tests.support.asking import ask
-from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import recording
-from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -49,24 +45,3 @@ def test_settings_take_sizes_in_either_form() -> None:
 def test_a_text_that_is_not_a_size_and_one_out_of_range_end_the_start(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         check_settings(Settings("routes", **values))
-
-
-def test_a_large_message_fails_in_a_broker_with_the_setting_and_a_read_event_keeps_its_answer() -> None:
-    with recording() as target:
-        routes = f"""
-        DEFINE ROUTE Call WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-            ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                WITH DESTINATION_TOPIC "out"
-        DEFINE ROUTE Read WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
-            ADD EVENT E WITH METHOD "GET" WITH ENDPOINT "/in" WITH SOURCE_TOPIC "in"
-        """
-        with hosting(routes, max_message_bytes="1KiB") as host:
-            client = host.client("out")
-            client.publish("in", b"1" * 1024)
-            assert client.message() == ("out", b"1" * 1024)
-            client.publish("in", b"2" * 1025)
-            assert b"the message has 1025 bytes, max_message_bytes allows 1024" in client.message()[1]
-            eventually(lambda: (host.program.status("Read")["last_error"] or {}).get("code") == "payload_too_large")
-            assert ask(host.http_port, "/in").body == b"1" * 1024

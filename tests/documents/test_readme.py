@@ -15,12 +15,12 @@ from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from template_api.errors import ErrorCode
 from tests.support.documents import ROOT, anchors, blocks, codes, page, rows, section
 
-INDEX = page("amqtt_rest_bridge/README.md")
 ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
 ADMIN = page("amqtt_rest_bridge/admin/README.md")
 CLIENT_MODE = page("amqtt_rest_bridge/engine/README.md")
 SERVER_MODE = page("amqtt_rest_bridge/engine/server/README.md")
 API = page("template_api/README.md")
+TESTS = page("tests/README.md")
 
 
 def test_the_failure_codes_are_the_codes() -> None:
@@ -118,10 +118,32 @@ def test_the_architecture_names_every_package_that_is_needed() -> None:
     assert [name for name in needed if name not in ARCHITECTURE] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "title", "pattern", "roots", "least"),
+    [
+        pytest.param(TESTS, "Writing a test", r".*(\.py|/)", ["tests"], 10, id="helpers for tests"),
+        pytest.param(
+            ARCHITECTURE,
+            "How a new setting is added",
+            r".*\.(py|txt)",
+            [".", "amqtt_rest_bridge"],
+            5,
+            id="new settings",
+        ),
+    ],
+)
+def test_the_files_that_a_section_names_are_there(
+    text: str, title: str, pattern: str, roots: list[str], least: int
+) -> None:
+    named = {code for code in codes(section(text, title)) if re.fullmatch(pattern, code)}
+    assert len(named) > least
+    assert [name for name in named if not any((ROOT / root / name).exists() for root in roots)] == []
+
+
 def test_the_benchmarks_that_are_listed_are_there() -> None:
-    listed = [name for row in rows(section(page("tests/README.md"), "Benchmarks")) for name in codes(row[0])]
+    listed = [name.split()[0] for row in rows(section(TESTS, "Benchmarks")) for name in codes(row[0])]
     assert len(listed) > 5
-    assert [name for name in listed if not (ROOT / f"tests/benchmarks/{name.split()[0]}.py").exists()] == []
+    assert [name for name in listed if not (ROOT / f"tests/benchmarks/{name}.py").exists()] == []
 
 
 def test_the_lines_beside_which_a_capability_is_added_are_in_their_files() -> None:
@@ -132,17 +154,3 @@ def test_the_lines_beside_which_a_capability_is_added_are_in_their_files() -> No
             text = (ROOT / name.removeprefix("a/")).read_text(encoding="utf-8").splitlines()
             beside = [line.removeprefix("@@ ") if line[0] == "@" else line[1:] for line in lines if line[0] in "@ "]
             assert [line for line in beside if line not in text] == [], name
-
-
-def test_the_page_on_new_settings_names_files_that_are_there() -> None:
-    written = codes(section(ARCHITECTURE, "How a new setting is added"))
-    named = {code for code in written if code.endswith((".py", ".txt"))}
-    assert len(named) > 5
-    roots = (ROOT, ROOT / "amqtt_rest_bridge")
-    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
-
-
-def test_the_helpers_for_tests_are_there() -> None:
-    named = {code for code in codes(section(page("tests/README.md"), "Writing a test")) if code.endswith((".py", "/"))}
-    assert len(named) > 10
-    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []

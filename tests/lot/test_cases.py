@@ -91,8 +91,3 @@ def test_what_programs_read_of_a_fault_fits_its_text(path: Path, secrets_dir: Pa
     if replacing:
         left = {one.message for one in load(again, Environment(ENVIRONMENT, secrets_dir)).faults}
         assert not left & {one.message for one in replacing}, again
-
-
-def test_there_are_enough_cases() -> None:
-    assert len(cases("valid")) >= 40
-    assert len(cases("invalid")) >= 60

@@ -29,34 +29,30 @@ def test_a_fault_ends_where_what_is_wrong_does(line: str, text: str, code: Fault
     assert [marked(source, fault) for fault in faults] == [text]
 
 
+def event(text: str, config: str = 'WITH ENABLE_SERVER "true"') -> Source:
+    return Source("a.lot", f"DEFINE ROUTE A WITH TYPE REST_API\n ADD REST_API_CONFIG {config}\n ADD EVENT E {text}\n")
+
+
 def test_a_did_you_mean_about_what_the_environment_holds_replaces_nothing() -> None:
-    text = (
-        'DEFINE ROUTE A WITH TYPE REST_API\n ADD REST_API_CONFIG WITH ENABLE_SERVER "true"\n'
-        ' ADD EVENT E WITH METHOD GET ENV "VERB" WITH ENDPOINT "/a" WITH DESTINATION_TOPIC "a"\n'
-    )
-    (fault,) = load([Source("a.lot", text)], Environment({"VERB": "PSOT"}, Path())).faults
+    source = event('WITH METHOD GET ENV "VERB" WITH ENDPOINT "/a" WITH DESTINATION_TOPIC "a"')
+    (fault,) = load([source], Environment({"VERB": "PSOT"}, Path())).faults
     assert fault.hint is not None
     assert fault.replacement is None
 
 
 def test_the_default_of_a_misspelt_placeholder_stays() -> None:
-    text = (
-        'DEFINE ROUTE A WITH TYPE REST_API\n ADD REST_API_CONFIG WITH ENABLE_CLIENT "true"\n'
-        ' WITH BASE_ADDRESS "http://localhost"\n'
-        ' ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/a" WITH SOURCE_TOPIC "a" WITH BODY \'{value.jsn.level|3}\'\n'
+    source = event(
+        'WITH METHOD "POST" WITH ENDPOINT "/a" WITH SOURCE_TOPIC "a" WITH BODY \'{value.jsn.level|3}\'',
+        'WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "http://localhost"',
     )
-    source = Source("a.lot", text)
     (fault,) = load([source], Environment({}, Path())).faults
     assert marked(source, fault) == "{value.jsn.level|3}"
     assert fault.replacement == "{value.json.level|3}"
 
 
 def test_what_is_wrong_twice_in_a_value_is_marked_twice() -> None:
-    text = (
-        'DEFINE ROUTE A WITH TYPE REST_API\n ADD REST_API_CONFIG WITH ENABLE_SERVER "true"\n'
-        ' ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/:id/x/:id" WITH DESTINATION_TOPIC "a"\n'
-    )
-    faults = load([Source("a.lot", text)], Environment({}, Path())).faults
+    source = event('WITH METHOD "POST" WITH ENDPOINT "/:id/x/:id" WITH DESTINATION_TOPIC "a"')
+    faults = load([source], Environment({}, Path())).faults
     assert [fault.position.column for fault in faults] == [49, 55]
 
 

@@ -10,9 +10,7 @@ import pytest
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
-from amqtt_rest_bridge.lot.model import (
-    LoadResult,
-)
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
 from amqtt_rest_bridge.lot.sources import Source
 from tests.support.route_text import CASES

@@ -1,24 +1,18 @@
-"""WHEN: what is true of which message, that no message makes a condition raise, and what skipped ones leave."""
+"""WHEN: what is true of which message, what is said of one that is false, and that no message makes it raise."""
 
 import json
 import pickle
 import time
-from urllib.request import Request, urlopen
 
 import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker
-from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, why_false
 from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, for_all
-from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import recording
 from tests.support.route_text import BASIC, load_text
-from tests.support.waiting import eventually
 
 PAYLOAD = """{"level": 3, "big": 12345678901234567890, "half": 0.5, "text": "pump 7%", "seven": "7", "yes": true,
  "none": null, "list": [1, {"a": 1.0}], "same": [1.0, {"a": 1}], "other": ["1", {"a": 1}], "empty": "", "one": 1}"""
@@ -189,65 +183,6 @@ def test_two_hundred_parentheses_are_read_and_thousands_are_a_fault() -> None:
     deep = "(" * 5000 + "{value.json.level} = 3" + ")" * 5000
     (fault,) = load_text(f"{BASIC}WITH WHEN '{deep}'\n").faults
     assert "nested too deeply" in fault.message
-
-
-ROUTE = """
-    DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG
-            WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
-        ADD EVENT Alert WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
-            WITH DESTINATION_TOPIC "out"
-            WITH WHEN '{{value.json.level}} >= 3 AND NOT EXISTS {{value.json.test}}'
-        ADD EVENT Push WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
-            WITH WHEN '{{header.X-Kind}} = "push"'
-"""
-
-
-def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -> None:
-    with recording() as target, hosting(ROUTE.format(url=target.url)) as host:
-        client = host.client("out")
-        for payload in (b'{"level": 2}', b"", b'{"level": 4, "test": 1}', b'{"level": 3}'):
-            client.publish("in", payload)
-        assert client.message() == ("out", b'{"level": 3}')
-        assert target.request().body == b'{"level": 3}'
-        assert target.arrived.empty()
-        eventually(lambda: host.program.status("R")["messages"]["in_flight"] == 0, "the result is not acknowledged")
-        status = host.program.status("R")
-        assert status["messages"] == {
-            "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "retrying": 0, "refused": 0, "skipped": 3,
-            "queued": 0, "in_flight": 0, "held_bytes": 0,
-        }  # fmt: skip
-        assert status["health"] == "Green"
-
-
-def test_a_request_for_which_it_is_false_is_answered_and_publishes_nothing() -> None:
-    with hosting(ROUTE.format(url="http://127.0.0.1:9")) as host:
-        client = host.client("hook")
-        url = f"http://127.0.0.1:{host.http_port}/hook"
-        for kind, expected in (("ping", {"status": "ignored"}), ("push", {"status": "published", "topic": "hook"})):
-            with urlopen(Request(url, kind.encode(), {"X-Kind": kind}), timeout=10) as response:
-                assert (response.status, json.load(response)) == (200, expected)
-        assert client.message() == ("hook", b"push")
-
-
-def test_conditions_of_read_events_have_no_effect_and_a_warning() -> None:
-    text = """DEFINE ROUTE R WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_SERVER true
-    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x" WITH SOURCE_TOPIC "a" WITH WHEN '{query.a} = "1"'"""
-    loaded = load_text(text)
-    assert "WHEN has no effect" in loaded.faults[0].message
-    events: tuple[ClientEvent | ServerEvent, ...] = loaded.routes[0].server_events
-    assert events[0].when is None
-
-
-def test_try_tells_why_a_message_is_skipped(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
-    path = f"{tmp_path}/r.lot"
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write(ROUTE.format(url="http://h"))
-    assert main(["try", path, "--topic", "in", "--payload", '{"level": 2}']) == 0
-    assert capsys.readouterr().out.splitlines()[1] == (
-        "# skipped: WHEN {value.json.level} >= 3 AND NOT EXISTS {value.json.test} is false: {value.json.level} is 2, "
-        "{value.json.test} is missing (the payload has no field test)"
-    )
 
 
 @pytest.mark.parametrize(
