@@ -297,10 +297,7 @@ def test_sixteen_of_a_kind_may_follow_and_one_more_is_refused_while_pages_still_
     ],
 )
 def test_settings_that_cannot_be_used_stop_the_start(settings: dict[str, Any], message: str) -> None:
-    with (
-        pytest.raises(Exception) as raised,
-        embedded_broker.hosting(server_route(), **{"admin_port": 0, **settings}),
-    ):
+    with pytest.raises(Exception) as raised, embedded_broker.hosting(server_route(), **{"admin_port": 0, **settings}):
         pass
     assert isinstance(raised.value.__cause__, ConfigurationError)
     assert message in str(raised.value.__cause__)

@@ -82,10 +82,7 @@ def test_latencies_are_lines_with_gaps_where_nothing_was_answered() -> None:
 
 
 def test_tries_are_on_the_time_line_from_the_message_to_their_end() -> None:
-    tries = [
-        {"time": "2026-01-01T00:00:01.000Z", "ms": 500.0},
-        {"time": "2026-01-01T00:00:04.000Z", "ms": 1000.0},
-    ]
+    tries = [{"time": "2026-01-01T00:00:01.000Z", "ms": 500.0}, {"time": "2026-01-01T00:00:04.000Z", "ms": 1000.0}]
     bars, seconds = time_line(tries, 2500.0)
     assert seconds == 4
     assert [(bar.left, bar.width) for bar in bars] == [(12.5, 12.5), (75.0, 25.0)]

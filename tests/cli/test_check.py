@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.grammar import parsing
+from tests.cli.conftest import Run
 from tests.support.route_text import BASIC, write_secrets
 
 
-def check(*arguments: str) -> int:
-    return main(["check", *arguments])
-
-
-def test_good_files_give_0_and_a_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_good_files_give_0_and_a_summary(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC)
-    assert check("a.lot") == 0
-    assert capsys.readouterr().out == "1 usable route, no faults\n"
+    assert run("check", "a.lot").out == "1 usable route, no faults\n"
 
 
 def test_files_without_faults_load_nothing_that_only_faults_or_other_commands_need(folder: Path) -> None:
@@ -45,10 +40,9 @@ def test_files_without_faults_load_nothing_that_only_faults_or_other_commands_ne
     assert ours - floors == {"__main__", "cli", "lot"}
 
 
-def test_portable_adds_warnings_in_their_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_portable_adds_warnings_in_their_places(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC.replace("WITH METHOD", "with METOD"))
-    assert check("--portable", "a.lot") == 1
-    assert capsys.readouterr().out.splitlines()[-5:] == [
+    assert run("check", "--portable", "a.lot", status=1).out.splitlines()[-5:] == [
         "a.lot:7:9: warning: with is not in capitals",
         "hint: did you mean WITH?",
         "a.lot:7:14: error: unknown setting METOD",
@@ -57,12 +51,11 @@ def test_portable_adds_warnings_in_their_places(folder: Path, capsys: pytest.Cap
     ]
 
 
-def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_exit_1_and_are_on_standard_output(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
     text = BASIC.replace("POST", "GET").replace("ROUTE R", "ROUTE S")
     (folder / "b.lot").write_text(f"DEFINE MODEL X\n{text}WITH BODY '{{}}'")
-    assert check(".") == 1
-    output = capsys.readouterr()
+    output = run("check", ".", status=1)
     assert output.err == ""
     assert output.out.splitlines() == [
         "a.lot:7:14: error: unknown setting METOD",
@@ -74,14 +67,12 @@ def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.C
     ]
 
 
-def test_the_name_of_a_file_cannot_forge_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_of_a_file_cannot_forge_a_line(folder: Path, run: Run) -> None:
     (folder / "a\nb.lot:1:1: error: \x1b[31mforged.lot").write_text(BASIC.replace("METHOD", "METOD"))
-    assert check(".") == 1
-    first, *others = capsys.readouterr().out.splitlines()
+    first, *others = run("check", ".", status=1).out.splitlines()
     assert first.startswith("a\\nb.lot:1:1: error: \\x1b[31mforged.lot:7:14: error: ")
     assert not [line for line in others if "forged" in line]
-    assert check("x\ny") == 2
-    assert "cannot read x\\ny: " in capsys.readouterr().err
+    assert "cannot read x\\ny: " in run("check", "x\ny", status=2).err
 
 
 LOSSLESS = BASIC.replace("    ADD EVENT", '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT')
@@ -105,19 +96,15 @@ DEFINE ROUTE R WITH TYPE REST_API
         pytest.param(TLS, 'notice: route R has USE_SSL "true" and server events, which need', id="no certificate"),
     ],
 )
-def test_what_a_route_needs_of_the_settings_is_said(
-    text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_route_needs_of_the_settings_is_said(text: str, said: str, folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(text)
-    assert check("a.lot") == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    first = run("check", "a.lot").out.splitlines()[0]
     assert first.startswith(f"a.lot:1:1: {said}") if said else first == "1 usable route, no faults"
 
 
-def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_list_of_objects(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD") + "DEFINE X\n")
-    assert check("--json", "a.lot") == 1
-    assert json.loads(capsys.readouterr().out) == [
+    assert json.loads(run("check", "--json", "a.lot", status=1).out) == [
         {
             "path": "a.lot",
             "uri": "a.lot",
@@ -147,66 +134,56 @@ def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_path_that_cannot_be_read_gives_2(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC)
-    assert check("a.lot", "none.lot") == 2
-    output = capsys.readouterr()
+    output = run("check", "a.lot", "none.lot", status=2)
     assert output.out == ""
     reason = f"cannot read none.lot: No such file or directory (working directory: {folder})"
     assert output.err == f"rest-bridge check: {reason}\n"
 
 
 @pytest.mark.parametrize("text", ["", "// nothing\n", "DEFINE MODEL X\n"])
-def test_paths_without_a_route_are_warned_of(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_without_a_route_are_warned_of(text: str, folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(text)
     (folder / "n.lotnb").write_text("")
-    assert check("a.lot", "n.lotnb") == 0
-    output = capsys.readouterr().out
+    output = run("check", "a.lot", "n.lotnb").out
     assert "a.lot:1:1: warning: there is no route of type REST_API here\n" in output
     assert "0 usable routes, 1 warning" in output
 
 
-def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC.removeprefix("DEFINE "))
-    assert check("a.lot") == 1
-    assert "a.lot:1:1: error: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+    assert "a.lot:1:1: error: ROUTE R is skipped: DEFINE is missing before it\n" in run("check", "a.lot", status=1).out
     (folder / "b.lot").write_text(BASIC)
-    assert check(".") == 0
-    assert "a.lot:1:1: warning: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
+    assert "a.lot:1:1: warning: ROUTE R is skipped: DEFINE is missing before it\n" in run("check", ".").out
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (main(["--version"]), capsys.readouterr().out) == (0, f"amqtt-rest-bridge {version('amqtt-rest-bridge')}\n")
+def test_version_is_printed(run: Run) -> None:
+    assert run("--version").out == f"amqtt-rest-bridge {version('amqtt-rest-bridge')}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["check"], ["check", "--no-such", "x"], ["chek", "x"]])
-def test_wrong_usage_gives_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert "Usage: rest-bridge" in capsys.readouterr().err
+def test_wrong_usage_gives_2(arguments: list[str], run: Run) -> None:
+    assert "Usage: rest-bridge" in run(*arguments, status=2).err
 
 
 @pytest.mark.parametrize("name", ["serve", "try"])
-def test_the_list_of_commands_is_the_same_whichever_command_follows_help(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--help"]) == 0
-    listed = capsys.readouterr().out
-    assert (main(["--help", name]), capsys.readouterr().out) == (0, listed)
+def test_the_list_of_commands_is_the_same_whichever_command_follows_help(name: str, run: Run) -> None:
+    assert run("--help", name).out == run("--help").out
 
 
-def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_dir_and_environment_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     write_secrets(folder / "secrets")
     (folder / "a.lot").write_text(BASIC.replace('"in"', 'GET ENV "CHECKED_TOPIC" + GET SECRET "api-key"'))
-    assert check("a.lot", "--secrets-dir", "secrets") == 1
+    run("check", "a.lot", "--secrets-dir", "secrets", status=1)
     monkeypatch.setenv("CHECKED_TOPIC", "x/")
-    assert check("a.lot", "--secrets-dir", "secrets") == 0
-    assert check("a.lot") == 1
+    run("check", "a.lot", "--secrets-dir", "secrets")
+    run("check", "a.lot", status=1)
 
 
 @pytest.mark.parametrize("command", [[], ["check"], ["try"], ["serve"], ["status"], ["failures"], ["retry"]])
-def test_help_is_worth_reading(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command, "--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_is_worth_reading(command: list[str], run: Run) -> None:
+    text = run(*command, "--help").out
     wanted = ["exit status:", "examples:", f"rest-bridge {command[0]} "] if command else ["check", "try", "*.lot"]
     assert all(word in text for word in wanted)
     assert max(len(line) for line in text.splitlines()) <= 120
@@ -222,16 +199,12 @@ def test_reader_that_has_seen_enough_is_not_a_fault(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text("DEFINE MODEL X\n" * 150 + BASIC + "        WITH METOD 1\n" * 260)
-    assert check("a.lot") == 1
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("hint: ")]
+    lines = [line for line in run("check", "a.lot", status=1).out.splitlines() if not line.startswith("hint: ")]
     assert [line.split(" ")[1] for line in lines[:-2]] == ["error:"] * 200
     assert lines[-2:] == ["... and 60 errors, 150 notices more", "0 usable routes, 260 errors, 150 notices"]
-    assert check("--json", "a.lot") == 1
-    output = capsys.readouterr()
+    output = run("check", "--json", "a.lot", status=1)
     assert len(json.loads(output.out)) == 200
     assert output.err == "... and 60 errors, 150 notices more\n"
 
@@ -249,35 +222,27 @@ def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
     ],
 )
 def test_a_notebook_of_8_mb_with_one_faulty_line_repeated_is_read_in_part_only(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, part: float
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, line: str, part: float
 ) -> None:
     for most in ("MOST_UNREADABLE", "_MOST_STATEMENTS"):
         monkeypatch.setattr(parsing, most, int(part * getattr(parsing, most)))
     cells = [{"kind": 2, "language": "lot", "value": BASIC + line * int(part * 8_000_000 / len(line))}]
     (folder / "a.lotnb").write_text(json.dumps(cells))
-    assert check("a.lotnb") == 1
     first = "a.lotnb#1:1:1: error: too much of this text cannot be read: it is read up to line "
-    assert capsys.readouterr().out.startswith(first)
+    assert run("check", "a.lotnb", status=1).out.startswith(first)
 
 
-def test_text_outside_of_definitions_with_comments_that_are_never_closed_is_skipped(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_outside_of_definitions_with_comments_that_are_never_closed_is_skipped(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text("/* closed */ // a */ b\n" + "see /*\n" * 200_000 + BASIC)
-    assert check("a.lot") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert run("check", "a.lot").out.splitlines() == [
         "a.lot:2:1: notice: text outside of a definition is skipped", "1 usable route, 1 notice"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        pytest.param("", 1, id="a warning"),
-        pytest.param(BASIC, 0, id="nothing"),
-    ],
+    ("text", "status"), [pytest.param("", 1, id="a warning"), pytest.param(BASIC, 0, id="nothing")]
 )
-def test_strict_makes_warnings_exit_1(text: str, status: int, folder: Path) -> None:
+def test_strict_makes_warnings_exit_1(text: str, status: int, folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(text)
-    assert main(["check", str(folder)]) == 0
-    assert main(["check", "--strict", str(folder)]) == status
+    run("check", str(folder))
+    run("check", "--strict", str(folder), status=status)

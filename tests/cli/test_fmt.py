@@ -6,43 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.tools.editor.places import cells_of
+from tests.cli.conftest import Run
 from tests.support.route_text import BASIC
 
 FLAT = " ".join(BASIC.split()) + "\n"
 
 
-def fmt(*arguments: str) -> int:
-    return main(["fmt", *arguments])
-
-
-def test_files_are_laid_out_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_laid_out_and_named(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(FLAT)
     (folder / "b.lot").write_text(BASIC)
-    assert fmt(".") == 0
-    assert capsys.readouterr().out == "formatted a.lot\n1 file formatted, 1 unchanged\n"
+    assert run("fmt", ".").out == "formatted a.lot\n1 file formatted, 1 unchanged\n"
     assert (folder / "a.lot").read_text() == BASIC == (folder / "b.lot").read_text()
-    assert fmt("--check", ".") == 0
-    assert capsys.readouterr().out == "0 files would be formatted, 2 unchanged\n"
+    assert run("fmt", "--check", ".").out == "0 files would be formatted, 2 unchanged\n"
 
 
-def test_check_writes_nothing_and_exits_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_writes_nothing_and_exits_1(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(FLAT)
-    assert fmt("--check", "a.lot") == 1
-    assert capsys.readouterr().out == "would format a.lot\n1 file would be formatted, 0 unchanged\n"
+    assert (
+        run("fmt", "--check", "a.lot", status=1).out == "would format a.lot\n1 file would be formatted, 0 unchanged\n"
+    )
     assert (folder / "a.lot").read_text() == FLAT
 
 
-def test_a_file_with_an_error_is_left_as_it_is_and_the_error_reported(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_with_an_error_is_left_as_it_is_and_the_error_reported(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(wrong := FLAT.replace("METHOD", "METOD"))
     (folder / "b.lot").write_bytes(b"\xff")
     (folder / "c.lot").write_text(FLAT)
     (folder / "empty").mkdir()
-    assert fmt("a.lot", "b.lot", "c.lot", "empty") == 1
-    assert capsys.readouterr().out.splitlines() == [
+    assert run("fmt", "a.lot", "b.lot", "c.lot", "empty", status=1).out.splitlines() == [
         "formatted c.lot",
         f"a.lot:1:{wrong.index('METOD') + 1}: error: unknown setting METOD",
         "hint: did you mean METHOD?",
@@ -54,35 +46,32 @@ def test_a_file_with_an_error_is_left_as_it_is_and_the_error_reported(
     assert (folder / "a.lot").read_text() == wrong
 
 
-def test_what_is_laid_out_is_portable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_laid_out_is_portable(folder: Path, run: Run) -> None:
     more = "with body get env 'HOME' with headers add Event-Name 'E'"
     (folder / "a.lot").write_text(f"\t{FLAT.lower().rstrip()} {more}\n")
-    main(["check", "--portable", "a.lot"])
-    assert "not portable" in capsys.readouterr().out
-    assert fmt("a.lot") == 0
-    capsys.readouterr()
-    main(["check", "--portable", "a.lot"])
-    said = capsys.readouterr().out
+    assert "not portable" in run("check", "--portable", "a.lot").out
+    run("fmt", "a.lot")
+    said = run("check", "--portable", "a.lot").out
     assert "not portable" not in said
     assert "capitals" not in said
 
 
-def test_a_missing_secret_keeps_no_file_from_being_laid_out(folder: Path) -> None:
+def test_a_missing_secret_keeps_no_file_from_being_laid_out(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(FLAT.rstrip() + ' WITH BODY GET SECRET "nowhere"')
-    assert fmt("a.lot") == 0
+    run("fmt", "a.lot")
     assert (folder / "a.lot").read_text() == f'{BASIC}        WITH BODY GET SECRET "nowhere"\n'
 
 
-def test_of_a_notebook_only_the_cells_of_the_language_change(folder: Path) -> None:
+def test_of_a_notebook_only_the_cells_of_the_language_change(folder: Path, run: Run) -> None:
     written = (
         '{ "cells" : [ {"kind":1, "language":"markdown","value":"# \\u00e9 define  route"},\n'
         '  {"language": "LOT", "value": %s, "other": [1e400, {}] , "kind" : 2}, {"language":"text","value":7}, 3\n]}'
     )
     (folder / "a.lotnb").write_text(written % json.dumps(FLAT.strip() + " // \u00e9\U0001f600"))
-    assert fmt("a.lotnb") == 0
+    run("fmt", "a.lotnb")
     expected = json.dumps(BASIC.rstrip() + " // \u00e9\U0001f600")
     assert (folder / "a.lotnb").read_text() == written % expected
-    assert fmt("--check", "a.lotnb") == 0
+    run("fmt", "--check", "a.lotnb")
 
 
 def test_places_in_a_cell_are_places_in_its_json() -> None:
@@ -96,11 +85,11 @@ def test_places_in_a_cell_are_places_in_its_json() -> None:
     assert (cell.index(0), cell.index(len(text))) == (None, None)
 
 
-def test_mode_links_line_breaks_and_byte_order_marks_are_kept(folder: Path) -> None:
+def test_mode_links_line_breaks_and_byte_order_marks_are_kept(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_bytes(b"\xef\xbb\xbf" + FLAT.replace(" ADD", "\r\nADD").encode())
     (folder / "a.lot").chmod(0o640)
     (folder / "link.lot").symlink_to("a.lot")
-    assert fmt("link.lot") == 0
+    run("fmt", "link.lot")
     assert (folder / "link.lot").is_symlink()
     assert (folder / "a.lot").read_bytes() == b"\xef\xbb\xbf" + BASIC.replace("\n", "\r\n").encode()
     assert (folder / "a.lot").stat().st_mode & 0o777 == 0o640
@@ -108,37 +97,40 @@ def test_mode_links_line_breaks_and_byte_order_marks_are_kept(folder: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_another_user_stays_theirs(folder: Path) -> None:
+def test_a_file_of_another_user_stays_theirs(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(FLAT)
     os.chown(folder / "a.lot", 12345, 23456)
-    assert fmt("a.lot") == 0
+    run("fmt", "a.lot")
     after = (folder / "a.lot").stat()
     assert (after.st_uid, after.st_gid) == (12345, 23456)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        pytest.param(
+            OSError(28, "No space left on device"), 2, "cannot write a.lot: No space left on device\n", id="full"
+        ),
+        pytest.param(KeyboardInterrupt(), 130, "", id="Ctrl-C"),
+    ],
+)
 def test_a_file_that_cannot_be_written_stays_whole(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+    folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, error: BaseException, status: int, said: str
 ) -> None:
     def fail(_: int) -> None:
         raise error
 
     (folder / "a.lot").write_text(FLAT)
     monkeypatch.setattr("os.fsync", fail)
-    if isinstance(error, OSError):
-        assert fmt("a.lot") == 2
-        assert capsys.readouterr().err == "rest-bridge fmt: cannot write a.lot: No space left on device\n"
-    else:
-        assert fmt("a.lot") != 0
+    assert said in run("fmt", "a.lot", status=status).err
     assert (folder / "a.lot").read_text() == FLAT
     assert [path.name for path in folder.iterdir()] == ["a.lot"]
 
 
 def test_a_file_that_is_saved_meanwhile_is_not_overwritten(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (folder / "a.lot").write_text(FLAT)
     monkeypatch.setattr("os.fsync", lambda _: (folder / "a.lot").write_text("// saved"))
-    assert fmt("a.lot") == 2
-    assert capsys.readouterr().err == "rest-bridge fmt: a.lot was changed meanwhile: it is left as it is\n"
+    assert run("fmt", "a.lot", status=2).err == "rest-bridge fmt: a.lot was changed meanwhile: it is left as it is\n"
     assert (folder / "a.lot").read_text() == "// saved"

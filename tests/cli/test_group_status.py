@@ -71,11 +71,7 @@ def test_slots_have_their_holders_and_routes_are_one_for_all_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    "gone",
-    [
-        pytest.param({"workers/b/presence": b""}, id="its will"),
-        pytest.param({}, id="expired at the broker"),
-    ],
+    "gone", [pytest.param({"workers/b/presence": b""}, id="its will"), pytest.param({}, id="expired at the broker")]
 )
 def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_of_the_others(
     gone: dict[str, bytes],

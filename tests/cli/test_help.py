@@ -6,27 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from tests.cli.conftest import Run
 from tests.support.forked import REST_BRIDGE, run
 
 NAMES = [name for rows in PARAMETERS.values() for name in rows]
 
 
-def test_help_of_a_setting_holds_all_of_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_setting_holds_all_of_its_row(run: Run) -> None:
     for kind, rows in PARAMETERS.items():
         for row in rows.values():
-            assert main(["help", row.name.lower()]) == 0
-            text = " ".join(capsys.readouterr().out.split())
+            text = " ".join(run("help", row.name.lower()).out.split())
             assert text.startswith(f"{row.name}: {kind}, ")
             for part in (row.meaning, row.allowed, *row.notes, f"WITH {row.name} {row.example}", row.default or ""):
                 assert " ".join(part.split()) in text, (row.name, part)
             assert ("extension" in text) == (not row.portable)
 
 
-def test_help_alone_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help"]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+def test_help_alone_lists_every_setting(run: Run) -> None:
+    listed = [line.split()[0] for line in run("help").out.splitlines()]
     assert [name for name in listed if name not in PARAMETERS] == NAMES
 
 
@@ -39,14 +37,12 @@ def test_help_alone_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> N
         ("openapi", "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"),
     ],
 )
-def test_an_unknown_setting_is_2_with_a_hint(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", name]) == 2
-    assert capsys.readouterr().err == f"rest-bridge help: unknown setting {name}\nhint: {hint}\n"
+def test_an_unknown_setting_is_2_with_a_hint(name: str, hint: str, run: Run) -> None:
+    assert run("help", name, status=2).err == f"rest-bridge help: unknown setting {name}\nhint: {hint}\n"
 
 
-def test_json_has_every_setting_with_what_programs_need(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_json_has_every_setting_with_what_programs_need(run: Run) -> None:
+    rows = json.loads(run("help", "--json").out)
     assert [row["name"] for row in rows] == NAMES
     (scheme,) = [row for row in rows if row["name"] == "SIGNATURE_SCHEME"]
     assert scheme["block"] == "EVENT"

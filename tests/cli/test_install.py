@@ -10,8 +10,8 @@ import pytest
 import requests
 import responses
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import library as template_library
+from tests.cli.conftest import Printed, Run
 from tests.support.http_target import AUTHORITY, Peer, Target, answering, reply, server_tls
 from tests.support.ports import free_port
 from tests.support.route_text import BASIC
@@ -21,6 +21,7 @@ from tests.support.terminal import Terminal
 CONF = Path(__file__).parents[2] / "conf"
 ADDRESS = "http://library.example"
 URL = f"{ADDRESS}/api/templates/one"
+OTHER = BASIC.replace("ROUTE R", "ROUTE S")
 
 
 def cell(text: str = BASIC) -> dict[str, Any]:
@@ -32,12 +33,22 @@ def answer(**notebooks: list[Any]) -> dict[str, Any]:
     return {"template": {"id": "1", "title": "One", "url": URL, "notebooks": listed}}
 
 
-def named(filename: str) -> dict[str, Any]:
-    return {"template": {"title": "One", "notebooks": [{"filename": filename, "cells": [cell()]}]}}
+ONE = json.dumps(answer(a=[cell()])).encode()
 
 
-def install(*arguments: str) -> int:
-    return main(["install", "one", "--from", ADDRESS, "--into", "routes", *arguments])
+class Installing:
+    """Installs the template `one` into the folder `routes`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, *arguments: str, status: int = 0, source: str = ADDRESS) -> Printed:
+        return self._run("install", "one", "--from", source, "--into", "routes", *arguments, status=status)
+
+
+@pytest.fixture
+def install(run: Run, folder: Path) -> Installing:
+    return Installing(run)
 
 
 def written(folder: Path) -> list[str]:
@@ -53,13 +64,10 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[responses.RequestsMock]:
         yield mock
 
 
-def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(folder: Path, run: Run) -> None:
     with serving(folder, "--library", str(CONF / "library")) as api:
         source = ["--from", f"http://127.0.0.1:{api.port}/"]
-        assert main(["install", "alert-to-chat", *source]) == 0
-        output = capsys.readouterr()
+        output = run("install", "alert-to-chat", *source)
         assert (output.err, output.out.splitlines()) == (
             "",
             [
@@ -72,78 +80,80 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
             ],
         )
         draft = next(path.parent.name for path in CONF.glob("library/*/template.yaml") if "draft" in path.read_text())
-        assert main(["install", draft, *source]) == 1
-        assert "No published template" in capsys.readouterr().err
+        assert "No published template" in run("install", draft, *source, status=1).err
+        for slug, hint in (
+            ("sensor-rest-facad", "did you mean sensor-rest-facade?\n"),
+            ("wether-on-request", "did you mean weather-on-request"),
+            ("weather", "the library finds weather-on-request\n"),
+            ("xyzzy", "GET /api/templates lists the published templates"),
+        ):
+            assert f"\nhint: {hint}" in run("install", slug, *source, status=1).err
     for name in ("slack.lotnb", "discord.lotnb"):
         original = json.loads((CONF / "library" / "alert-to-chat" / name).read_text())
         assert json.loads((folder / "conf" / "routes" / name).read_text()) == original
     assert written(folder / "conf") == ["routes/discord.lotnb", "routes/slack.lotnb"]
-    assert main(["check", "conf/routes"]) == 0
+    run("check", "conf/routes")
 
 
-def test_redirects_are_followed_within_the_library(folder: Path, web: responses.RequestsMock) -> None:
+def test_redirects_are_followed_within_the_library(
+    folder: Path, web: responses.RequestsMock, install: Installing
+) -> None:
     web.get(URL, status=308, headers={"Location": "/moved/one"})
-    web.get(f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
-    assert main(["install", "one", "--from", "http://me:pass@library.example", "--into", "routes"]) == 0
+    web.get(f"{ADDRESS}/moved/one", body=ONE)
+    install(source="http://me:pass@library.example")
     assert written(folder) == ["routes/a.lotnb"]
     assert {call.request.headers["Authorization"] for call in web.calls} == {"Basic bWU6cGFzcw=="}
 
 
 def test_a_library_that_is_overloaded_or_closes_the_connection_is_asked_again(
-    folder: Path, web: responses.RequestsMock
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     web.get(URL, status=503)
     web.get(URL, body=CUT_OFF)
-    web.get(URL, json=answer(a=[cell()]))
-    assert install() == 0
+    web.get(URL, body=ONE)
+    install()
     assert written(folder) == ["routes/a.lotnb"]
     assert web.calls[0].request.headers["User-Agent"].startswith("amqtt-rest-bridge/")
 
 
 def test_the_library_is_reached_through_the_proxy_of_the_environment(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    install: Installing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as proxy:
+    with Target(answering(reply(ONE))) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        assert main(["install", "one", "--from", "http://library.example/v1", "--into", "routes"]) == 0
+        install(source="http://library.example/v1")
     assert [seen.line for seen in proxy.requests] == ["GET http://library.example/v1/api/templates/one HTTP/1.1"]
 
 
-def test_a_library_that_never_answers_is_given_up(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_library_that_never_answers_is_given_up(install: Installing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_library, "TOTAL_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert main(["install", "one", "--from", address]) == 1
-    assert "has not answered in 0.2 s" in capsys.readouterr().err
+        source = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert "has not answered in 0.2 s" in install(source=source, status=1).err
 
 
-def test_the_body_of_a_redirect_is_not_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_body_of_a_redirect_is_not_waited_for(install: Installing) -> None:
     def redirect(peer: Peer) -> None:
         peer.request()
         peer.send(reply(b"x" * 100, "302 Found", "Location: /elsewhere")[:-50])
         peer.wait()
 
     with Target(redirect) as target:
-        assert main(["install", "one", "--from", f"http://127.0.0.1:{target.port}"]) == 1
-    assert "this was redirect 6" in capsys.readouterr().err
+        assert "this was redirect 6" in install(source=f"http://127.0.0.1:{target.port}", status=1).err
 
 
 def test_authorities_are_those_of_the_file_that_ssl_cert_file_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Installing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode())), tls=server_tls()) as secure:
-        address = f"https://localhost:{secure.port}"
-        assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
-        assert "TLS with it fails: " in capsys.readouterr().err
+    with Target(answering(reply(ONE)), tls=server_tls()) as secure:
+        source = f"https://localhost:{secure.port}"
+        assert "TLS with it fails: " in install(source=source, status=1).err
         monkeypatch.setenv("SSL_CERT_FILE", AUTHORITY)
-        assert main(["install", "one", "--from", address, "--into", "routes"]) == 0
+        install(source=source)
     monkeypatch.setenv("SSL_CERT_FILE", "away.pem")
-    assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
-    assert "away.pem" in capsys.readouterr().err
+    assert "away.pem" in install(source=source, status=1).err
 
 
 CUT_OFF = requests.exceptions.ChunkedEncodingError("cut off")
@@ -186,11 +196,10 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
     ],
 )
 def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], reply: dict[str, Any], said: str
+    folder: Path, web: responses.RequestsMock, install: Installing, reply: dict[str, Any], said: str
 ) -> None:
     web.get(URL, **reply)
-    assert install() == 1
-    output = capsys.readouterr()
+    output = install(status=1)
     assert said in output.err
     assert "\nhint: " in output.err
     assert "\x1b" not in output.err
@@ -198,7 +207,7 @@ def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
 
 
 def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, install: Installing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_library, "_PAUSES", (0.01,))
     monkeypatch.setattr(template_library, "_READ_SECONDS", 0.2)
@@ -215,15 +224,14 @@ def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
 
     broken, hanging, plain = Target(break_off), Target(hang), Target(lambda peer: peer.send(reply(status="400 No")))
     with broken, hanging, plain:
-        for address, said in (
+        for source, said in (
             (f"http://127.0.0.1:{free_port()}", "it cannot be reached: Connection refused\nhint: start it"),
             (f"http://127.0.0.1:{broken.port}", "it breaks off its answer\nhint: try again"),
             (f"http://127.0.0.1:{hanging.port}", "it does not answer in time: timed out\nhint: try again"),
             (f"https://127.0.0.1:{plain.port}", "TLS with it fails: "),
             (f"https://127.0.0.1:{plain.port}", "\nhint: SSL_CERT_FILE names"),
         ):
-            assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
-            assert said in capsys.readouterr().err
+            assert said in install(source=source, status=1).err
     assert written(folder) == []
 
 
@@ -235,66 +243,69 @@ def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_that_of_a_notebook_is_refused(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], filename: str
+    folder: Path, web: responses.RequestsMock, install: Installing, filename: str
 ) -> None:
-    web.get(URL, json=named(filename))
-    assert install("--force") == 1
-    assert capsys.readouterr().err.startswith("rest-bridge install: the notebook ")
+    notebooks = [{"filename": filename, "cells": [cell()]}]
+    web.get(URL, json={"template": {"title": "One", "notebooks": notebooks}})
+    assert install("--force", status=1).err.startswith("rest-bridge install: the notebook ")
     assert list(folder.iterdir()) == []
 
 
-def test_two_notebooks_of_one_name_are_refused(folder: Path, web: responses.RequestsMock) -> None:
-    web.get(URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
-    assert install() == 1
-    assert written(folder) == []
+METOD = "#2:7:14: error: unknown setting METOD\nhint: did you mean METHOD?\n"
 
 
-def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_written(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("notebooks", "said"),
+    [
+        pytest.param(
+            {"a": [cell()], "A": [cell(OTHER)]}, "two notebooks of the template have one name", id="two alike"
+        ),
+        pytest.param(
+            {"a": [cell()], "b": [{"kind": 1}, cell(OTHER.replace("METHOD", "METOD"))]},
+            f"routes/b.lotnb{METOD}",
+            id="an error, at its place",
+        ),
+        pytest.param({"big": [cell(BASIC + " " * 1024 * 1024)]}, "the notebook big.lotnb has 1048", id="over 1 MiB"),
+    ],
+)
+def test_notebooks_that_cannot_be_used_are_refused_and_nothing_is_written(
+    folder: Path, web: responses.RequestsMock, install: Installing, notebooks: dict[str, Any], said: str
 ) -> None:
-    faulty = cell(BASIC.replace("ROUTE R", "ROUTE S").replace("METHOD", "METOD"))
-    web.get(URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
-    assert install() == 1
-    assert capsys.readouterr().err.splitlines()[:2] == [
-        "routes/b.lotnb#2:7:14: error: unknown setting METOD",
-        "hint: did you mean METHOD?",
-    ]
+    web.get(URL, json=answer(**notebooks))
+    assert said in install(status=1).err
     assert written(folder) == []
 
 
 def test_a_route_that_the_folder_has_already_is_an_error(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     (folder / "routes").mkdir()
     (folder / "routes" / "z.lot").write_text(BASIC)
-    web.get(URL, json=answer(a=[cell()]))
-    assert install() == 1
-    assert "routes/a.lotnb#1:1:1: error: there are two routes R" in capsys.readouterr().err
+    web.get(URL, body=ONE)
+    assert "routes/a.lotnb#1:1:1: error: there are two routes R" in install(status=1).err
     assert written(folder) == ["routes/z.lot"]
 
 
 def test_only_notebooks_with_routes_are_written_and_remarked_on(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
     web.get(URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
-    assert install() == 0
+    remarks = install().err
     assert written(folder) == ["routes/solution.lotnb"]
-    remarks = capsys.readouterr().err
     assert "routes/solution.lotnb#2:1:1: notice: " in remarks
     assert "simulator" not in remarks
 
 
 def test_variables_and_secrets_are_named_with_what_is_missing(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, web: responses.RequestsMock, install: Installing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THERE", "value-of-a-variable")
     (folder / "token").write_text("value-of-a-secret")
     route = BASIC.replace('"http://api.example.com"', 'GET ENV "AWAY"')
     route += '        WITH BODY "{env.THERE} {secret.token} {secret.lost}"\n'
     web.get(URL, json=answer(a=[cell(route)]))
-    assert install("--secrets-dir", ".") == 0
-    output = capsys.readouterr()
+    output = install("--secrets-dir", ".")
     assert output.err == ""
     assert output.out.splitlines() == [
         "routes/a.lotnb: route R",
@@ -312,41 +323,40 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
 
 
 def test_a_file_that_exists_is_kept_unless_force_is_given(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     (folder / "routes").mkdir()
     mine = folder / "routes" / "b.lotnb"
     mine.write_text("[]")
-    web.get(URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
-    assert install() == 1
-    assert "routes/b.lotnb exists\nhint: --force" in capsys.readouterr().err
+    web.get(URL, json=answer(a=[cell()], b=[cell(OTHER)]))
+    assert "routes/b.lotnb exists\nhint: --force" in install(status=1).err
     assert (written(folder), mine.read_text()) == (["routes/b.lotnb"], "[]")
-    assert install("--force") == 0
+    install("--force")
     assert written(folder) == ["routes/a.lotnb", "routes/b.lotnb"]
     assert "ROUTE S" in mine.read_text()
 
 
-def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: responses.RequestsMock) -> None:
+def test_a_link_out_of_the_folder_is_never_followed(
+    folder: Path, web: responses.RequestsMock, install: Installing
+) -> None:
     (folder / "routes").mkdir()
     outside = folder / "outside"
     outside.write_text("mine")
     (folder / "routes" / "a.lotnb").symlink_to(outside)
-    web.get(URL, json=answer(a=[cell()]))
-    assert install() == 1
-    assert install("--force") == 0
+    web.get(URL, body=ONE)
+    install(status=1)
+    install("--force")
     assert not (folder / "routes" / "a.lotnb").is_symlink()
     assert outside.read_text() == "mine"
 
 
 def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     (folder / "routes" / "c.lotnb").mkdir(parents=True)  # no file can have this name
     (folder / "routes" / "b.lotnb").write_text("[]")
-    texts = {name: [cell(BASIC.replace("ROUTE R", f"ROUTE {name}"))] for name in "abc"}
-    web.get(URL, json=answer(**texts))
-    assert install("--force") == 2
-    assert "cannot write into routes: " in capsys.readouterr().err
+    web.get(URL, json=answer(**{name: [cell(BASIC.replace("ROUTE R", f"ROUTE {name}"))] for name in "abc"}))
+    assert "cannot write into routes: " in install("--force", status=2).err
     assert written(folder) == ["routes/b.lotnb"]
     assert (folder / "routes" / "b.lotnb").read_text() == "[]"
 
@@ -354,41 +364,35 @@ def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["install", slug] for slug in ("..", ".", "", "a/b", "../a", "a\\b", "a\nb")),
-        *(["install", "one", "--from", f"http://{rest}"] for rest in ("", "a?b", "a#b", "a:x", "a b", "a\nb")),
-        *(["install", "one", "--from", address] for address in ("library.example", "file:///etc", "ftp://a")),
+        *([slug] for slug in ("..", ".", "", "a/b", "../a", "a\\b", "a\nb")),
+        *(["one", "--from", f"http://{rest}"] for rest in ("", "a?b", "a#b", "a:x", "a b", "a\nb")),
+        *(["one", "--from", address] for address in ("library.example", "file:///etc", "ftp://a")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_for_is_a_usage_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith("rest-bridge install: ")
+def test_what_cannot_be_asked_for_is_a_usage_error(folder: Path, run: Run, arguments: list[str]) -> None:
+    assert run("install", *arguments, status=2).err.startswith("rest-bridge install: ")
     assert written(folder) == []
 
 
-def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: responses.RequestsMock) -> None:
-    (folder / "routes").write_text("")
-    web.get(URL, json=answer(a=[cell()]))
-    assert install() == 2
-    assert written(folder) == ["routes"]
-
-
-def test_a_folder_with_a_name_that_is_too_long_is_a_usage_error(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        pytest.param("file", "file is not a folder\n", id="file"),
+        pytest.param("x" * 300, "nothing was written\n", id="long"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_a_usage_error(
+    folder: Path, web: responses.RequestsMock, install: Installing, into: str, said: str
 ) -> None:
-    web.get(URL, json=answer(a=[cell()]))
-    assert install("--into", "x" * 300) == 2
-    assert capsys.readouterr().err.endswith("; nothing was written\n")
-    assert written(folder) == []
+    (folder / "file").write_text("")
+    web.get(URL, body=ONE)
+    assert install("--into", into, status=2).err.endswith(said)
+    assert written(folder) == ["file"]
 
 
-def test_the_password_of_an_address_is_not_shown(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_password_of_an_address_is_not_shown(web: responses.RequestsMock, install: Installing) -> None:
     web.get(URL, status=404)
-    assert main(["install", "one", "--from", "http://user:hunter2@library.example"]) == 1
-    assert "hunter2" not in capsys.readouterr().err
+    assert "hunter2" not in install(source="http://user:hunter2@library.example", status=1).err
     assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
 
 
@@ -405,7 +409,7 @@ DEFINE ROUTE Full WITH TYPE REST_API
         WITH SERVER_TOKEN {token}
     ADD EVENT Out
         WITH SOURCE_TOPIC "in/+"
-        WITH DESTINATION_TOPIC "out/\x1b[31m/{{topic.2}}"
+        WITH DESTINATION_TOPIC "out/x/{{topic.2}}"
         WITH ERROR_TOPIC "failed"
         WITH METHOD "POST"
         WITH ENDPOINT "/x"
@@ -417,16 +421,15 @@ DEFINE ROUTE Full WITH TYPE REST_API
         WITH DESTINATION_TOPIC "received/{{request_id}}"
         WITH REPLY_TOPIC "replies/{{request_id}}"
 """
-FROM_OUTSIDE = FULL.format(token='GET ENV "CALLERS"', key='"{value.json.key}"').replace("\x1b[31m", "x")
-SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"').replace("\x1b[31m", "x")
+FROM_OUTSIDE = FULL.format(token='GET ENV "CALLERS"', key='"{value.json.key}"')
+SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"')
 
 
 def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    web: responses.RequestsMock, install: Installing
 ) -> None:
     web.get(URL, json=answer(a=[cell(FROM_OUTSIDE)]))
-    assert install() == 0
-    assert [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines()] == [
+    assert [line.partition("; ")[0] for line in install().out.splitlines()] == [
         "routes/a.lotnb: route Full",
         "calls: api.example.com:8443, id.example.net",
         "reads the topics: in/+, replies/{request_id}",
@@ -440,55 +443,31 @@ def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_w
 
 
 def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     web.get(URL, json=answer(a=[cell(SAMPLES)]))
-    assert install("--yes") == 1
+    output = install("--yes", status=1)
     places = (
         "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
         "the header X-API-Key of route Full (routes/a.lotnb#1:18:13)"
     )
-    output = capsys.readouterr()
     assert f"rest-bridge install: the template publishes {places}; nothing was written\n" in output.err
     assert "hint: everybody can read them: --allow-sample-credentials" in output.err
     assert (output.out, written(folder)) == ("", [])
-    assert install("--allow-sample-credentials") == 0
-    assert f"published with the template, to be changed: {places}\n" in capsys.readouterr().out
+    allowed = install("--allow-sample-credentials").out
+    assert f"published with the template, to be changed: {places}\n" in allowed
     assert written(folder) == ["routes/a.lotnb"]
 
 
-def test_a_notebook_over_1_mib_is_refused(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    web.get(URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
-    assert install() == 1
-    assert "the notebook big.lotnb has 1048" in capsys.readouterr().err
-    assert written(folder) == []
-
-
 def test_of_notebooks_with_thousands_of_faults_200_are_listed(
-    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, install: Installing
 ) -> None:
     faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
     web.get(URL, json=answer(a=faulty, b=faulty, c=faulty))
-    assert install() == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = install(status=1).err.splitlines()
     assert sum(line.startswith("routes/a.lotnb#1:") for line in lines) == 200
     assert sum(line.endswith(" errors more") for line in lines) == 1
     assert written(folder) == []
-
-
-def test_an_unknown_slug_is_answered_with_the_nearest_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(folder, "--library", str(CONF / "library")) as api:
-        source = ["--from", f"http://127.0.0.1:{api.port}/"]
-        assert main(["install", "sensor-rest-facad", *source]) == 1
-        assert capsys.readouterr().err.endswith("\nhint: did you mean sensor-rest-facade?\n")
-        assert main(["install", "wether-on-request", *source]) == 1
-        assert "hint: did you mean weather-on-request" in capsys.readouterr().err
-        assert main(["install", "weather", *source]) == 1
-        assert capsys.readouterr().err.endswith("\nhint: the library finds weather-on-request\n")
-        assert main(["install", "xyzzy", *source]) == 1
-        assert "\nhint: GET /api/templates lists the published templates" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -503,7 +482,7 @@ def test_an_unknown_slug_is_answered_with_the_nearest_ones(folder: Path, capsys:
 def test_on_a_terminal_it_asks_before_it_writes(
     folder: Path, arguments: list[str], answered: str | None, status: int, files: list[str]
 ) -> None:
-    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode()))) as target:
+    with Target(answering(reply(ONE))) as target:
         terminal = Terminal(
             "install", "one", "--from", f"http://127.0.0.1:{target.port}", "--into", "routes", *arguments, cwd=folder
         )

@@ -1,64 +1,49 @@
 """`rest-bridge new`: what it writes passes as it is written."""
 
-import resource
 from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
+from tests.cli.conftest import Run
+from tests.support.full_disk import full_disk
 
 KINDS = ("client", "server", "poll", "webhook")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_first_route_passes_check_test_and_fmt_as_it_is_written(
-    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_route_passes_check_test_and_fmt_as_it_is_written(kind: str, folder: Path, run: Run) -> None:
     (folder / "other.lot").write_text("DEFINE ROUTE NotFinished WITH TYPE REST_API\n")
-    assert main(["new", kind, "First-1"]) == 0
-    capsys.readouterr()
-    assert main(["check", "First-1.lot"]) == 0
-    assert capsys.readouterr().out == "1 usable route, no faults\n"
-    assert main(["test", "First-1.test.yaml"]) == 0
-    assert main(["fmt", "--check", "First-1.lot"]) == 0
+    run("new", kind, "First-1")
+    assert run("check", "First-1.lot").out == "1 usable route, no faults\n"
+    run("test", "First-1.test.yaml")
+    run("fmt", "--check", "First-1.lot")
     assert "NAME" not in (folder / "First-1.lot").read_text()
 
 
-def test_a_client_route_is_the_default(folder: Path) -> None:
-    assert main(["new"]) == 0
+def test_a_client_route_is_the_default(folder: Path, run: Run) -> None:
+    run("new")
     assert "DEFINE ROUTE MyRoute" in (folder / "MyRoute.lot").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["MyRoute.lot", "MyRoute.test.yaml"]
 
 
 @pytest.mark.parametrize("name", ["MyRoute.lot", "MyRoute.test.yaml"])
-def test_no_file_is_written_over(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_is_written_over(name: str, folder: Path, run: Run) -> None:
     (folder / name).write_text("mine")
-    assert main(["new", "poll"]) == 2
+    refused = f"rest-bridge new: cannot write {name}: File exists; write another name behind the kind of route\n"
+    assert run("new", "poll", status=2).err == refused
     assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
-    advice = "write another name behind the kind of route"
-    assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists; {advice}\n"
 
 
-def test_a_full_disk_leaves_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # bytes; as a disk with so much room
-    try:
-        assert main(["new"]) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_a_full_disk_leaves_no_file(folder: Path, run: Run) -> None:
+    with full_disk():
+        assert run("new", status=2).err == "rest-bridge new: cannot write MyRoute.lot: File too large\n"
     assert list(folder.iterdir()) == []
-    assert capsys.readouterr().err == "rest-bridge new: cannot write MyRoute.lot: File too large\n"
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", "", "WITH", "add"])
-def test_what_names_no_route_writes_nothing(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "client", name]) == 2
-    assert list(folder.iterdir()) == []
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_kind_that_does_not_exist_is_wrong_usage(folder: Path) -> None:
-    assert main(["new", "sever"]) == 2
+def test_what_names_no_route_writes_nothing(name: str, folder: Path, run: Run) -> None:
+    assert len(run("new", "client", name, status=2).err.splitlines()) == 1
+    run("new", "sever", status=2)
     assert list(folder.iterdir()) == []
 
 
@@ -73,18 +58,12 @@ def test_a_kind_that_does_not_exist_is_wrong_usage(folder: Path) -> None:
     ],
 )
 def test_commands_to_run_next_are_written_as_this_one_was(
-    called: str,
-    in_path: str,
-    written: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    called: str, in_path: str, written: str, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = folder / "other/rest-bridge"
     other.parent.mkdir()
     other.touch(0o755)
     monkeypatch.setenv("PATH", in_path and str(folder / in_path))
     monkeypatch.setattr("sys.argv", [called])
-    assert main(["new"]) == 0
     commands = f"{written} check MyRoute.lot && {written} test MyRoute.test.yaml"
-    assert capsys.readouterr().out.splitlines()[1] == f"next: {commands}"
+    assert run("new").out.splitlines()[1] == f"next: {commands}"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.replay import read_failures
 from amqtt_rest_bridge.cli.route_test_files import Case, SourceMessage
 from amqtt_rest_bridge.lot.model import Publication
+from tests.cli.conftest import Printed, Run
 from tests.support.commands import SERVER_ROUTE
 from tests.support.documents import FENCED, RECIPES, page
 from tests.support.embedded_broker import hosting
@@ -87,22 +87,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tests_that_hold_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["test", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith("8 passed, 0 failed\n")
-
-
-def test_the_name_of_a_test_is_one_line_whatever_it_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tests_that_hold_pass_and_the_name_of_one_is_a_line_whatever_it_holds(folder: Path, run: Run) -> None:
     named = TESTS.replace("- name: no reply\n", '- name: "\\ud800\\e[31m\\n"\n')
     (folder / "r.test.yaml").write_text(named)
-    assert main(["test", str(folder), "--junit", str(folder / "report.xml")]) == 0
-    assert "r.test.yaml: \\ud800\\x1b[31m\\n\n" in capsys.readouterr().out
+    shown = run("test", str(folder), "--junit", str(folder / "report.xml")).out
+    assert "r.test.yaml: \\ud800\\x1b[31m\\n\n" in shown
+    assert shown.endswith("8 passed, 0 failed\n")
 
 
-def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, run: Run) -> None:
     (folder / "r.test.yaml").write_text(TESTS.replace("level: 2, from", "level: 3, from"))
-    assert main(["test", str(folder / "r.test.yaml"), "--junit", str(folder / "report.xml")]) == 1
-    output = capsys.readouterr().out
+    output = run("test", str(folder / "r.test.yaml"), "--junit", str(folder / "report.xml"), status=1).out
     assert "FAIL" in output
     assert "sends[0].body" in output
     (line,) = (line for line in output.splitlines() if '"level": 3' in line)
@@ -119,11 +114,10 @@ def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: 
     ("written", "expected", "shown"), [("retain: true", "retain: false", "false ! true"), ("qos: 1", "qos: 2", "2 ! 1")]
 )
 def test_a_failure_shows_values_as_the_test_file_has_them(
-    folder: Path, capsys: pytest.CaptureFixture[str], written: str, expected: str, shown: str
+    folder: Path, run: Run, written: str, expected: str, shown: str
 ) -> None:
     (folder / "r.test.yaml").write_text(TESTS.replace(written, expected))
-    assert main(["test", str(folder)]) == 1
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if " ! " in line)
+    (line,) = (line for line in run("test", str(folder), status=1).out.splitlines() if " ! " in line)
     assert line.split() == shown.split()
 
 
@@ -151,11 +145,10 @@ def test_a_failure_shows_values_as_the_test_file_has_them(
     ],
 )
 def test_what_a_test_file_does_not_have_is_wrong_usage(
-    folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, said: str
+    folder: Path, run: Run, before: str, after: str, said: str
 ) -> None:
     (folder / "r.test.yaml").write_text(TESTS.replace(before, after, 1))
-    assert main(["test", str(folder)]) == 2
-    assert said in capsys.readouterr().err
+    assert said in run("test", str(folder), status=2).err
 
 
 def test_a_time_without_a_zone_is_in_utc_wherever_the_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +160,7 @@ def test_a_time_without_a_zone_is_in_utc_wherever_the_test_runs(monkeypatch: pyt
     time.tzset()
 
 
-def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path) -> None:
+def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path, run: Run) -> None:
     case = """
   - name: a day
     time: 2026-02-01T12:00:00Z
@@ -176,20 +169,16 @@ def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path) -> Non
     publishes: [{topic: out/200, payload: 2026-01-31}]
 """
     (folder / "r.test.yaml").write_text(TESTS + case)
-    assert main(["test", str(folder)]) == 0
+    run("test", str(folder))
 
 
-def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["test", str(folder / "r.lot")]) == 2
-    assert main(["test", str(folder / "gone")]) == 2
+def test_paths_without_tests_are_wrong_usage_and_routes_with_errors_fail(folder: Path, run: Run) -> None:
+    run("test", str(folder / "r.lot"), status=2)
+    run("test", str(folder / "gone"), status=2)
     (folder / "r.lot").write_text(ROUTE.replace("ENABLE_CLIENT", "ENABLE_CLEINT"))
-    capsys.readouterr()
-    assert main(["test", str(folder)]) == 1
-    assert "unknown setting ENABLE_CLEINT" in capsys.readouterr().out
+    assert "unknown setting ENABLE_CLEINT" in run("test", str(folder), status=1).out
     (folder / "r.test.yaml").unlink()
-    assert main(["test", str(folder)]) == 2
+    run("test", str(folder), status=2)
 
 
 OTHER = """
@@ -201,17 +190,13 @@ OTHER = """
 """
 
 
-def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(folder: Path, run: Run) -> None:
     (folder / "other.lot").write_text(OTHER)
-    assert main(["test", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith("8 passed, 0 failed\n")
+    assert run("test", str(folder)).out.endswith("8 passed, 0 failed\n")
     path = folder / "other.test.yaml"
     path.write_text("tests: [{message: {topic: here/a}}, {request: {path: /other}}, {message: {topic: in/a}}]")
-    assert main(["test", str(path), "--junit", str(folder / "report.xml")]) == 1
+    shown = run("test", str(path), "--junit", str(folder / "report.xml"), status=1).out.splitlines()
     lot, r = folder / "other.lot", folder / "r.lot"
-    shown = capsys.readouterr().out.splitlines()
     assert shown[:7] == [
         f"FAIL {path}: test 1",
         f"  {lot}:4:31: error: the test file has no secret token",
@@ -228,28 +213,26 @@ def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
     assert [text.count("error: ") for text in texts] == [3, 3, 3]
 
 
-def test_what_another_route_lacks_is_not_said_of_a_test_that_does_not_need_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_another_route_lacks_is_not_said_of_a_test_that_does_not_need_it(folder: Path, run: Run) -> None:
     (folder / "other.lot").write_text(OTHER)
     wrong = "[{message: {topic: in/a, payload: {level: 1}}, skipped: false}, {request: {path: /ask}, publishes: []}]"
     (folder / "wrong.test.yaml").write_text(f"{{environment: {{SITE: plant}}, secrets: {{key: k3y}}, tests: {wrong}}}")
-    assert main(["test", str(folder / "wrong.test.yaml")]) == 1
-    shown = capsys.readouterr().out
+    shown = run("test", str(folder / "wrong.test.yaml"), status=1).out
     assert shown.endswith("0 passed, 2 failed\n")
     assert "error: " not in shown and "reasons above" not in shown
 
 
 @pytest.mark.parametrize("template", sorted(path.name for path in LIBRARY.iterdir() if path.is_dir()))
-def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out
+def test_each_template_of_the_library_has_tests_that_hold(template: str, run: Run) -> None:
+    run("test", str(LIBRARY / template))
 
 
-def test_the_recipes_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipes_hold(tmp_path: Path, run: Run) -> None:
     pairs = [(lot, test) for (_, lot), (_, test) in (FENCED.findall(page(name)) for name in RECIPES)]
     assert pairs
-    together = tmp_path / "together"
+    together, secrets = tmp_path / "together", tmp_path / "secrets"
     together.mkdir()
+    secrets.mkdir()
     for number, (lot, test) in enumerate(pairs):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -257,46 +240,46 @@ def test_the_recipes_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (together / f"{number}.test.yaml").write_text(test)
         (folder / "example.lot").write_text(lot)
         (folder / "example.test.yaml").write_text(test)
-        assert main(["check", str(folder), "--secrets-dir", str(_secrets(folder))]) == 0, capsys.readouterr().out
-        assert main(["fmt", "--check", str(folder)]) == 0, capsys.readouterr().out
-        assert main(["test", str(folder)]) == 0, capsys.readouterr().out
-    assert main(["test", str(together)]) == 0, capsys.readouterr().out
+        for name in re.findall(r'GET SECRET "([^"]+)"', lot):
+            (secrets / name).write_text("s3cret-s3cret")
+        run("check", str(folder), "--secrets-dir", str(secrets))
+        run("fmt", "--check", str(folder))
+        run("test", str(folder))
+    run("test", str(together))
 
 
-def _secrets(folder: Path) -> Path:
-    secrets = folder / "secrets"
-    secrets.mkdir()
-    for name in re.findall(r'GET SECRET "([^"]+)"', (folder / "example.lot").read_text()):
-        (secrets / name).write_text("s3cret-s3cret")
-    return secrets
-
-
-def test_try_shows_which_credential_a_caller_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_try_shows_which_credential_a_caller_lacks(tmp_path: Path, run: Run) -> None:
     (tmp_path / "r.lot").write_text("""
     DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_TOKEN "t0ken-t0ken"
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "a"
     """)
-    assert main(["try", str(tmp_path), "--request", "POST /x"]) == 1
-    assert 'WWW-Authenticate: Bearer realm="R"' in capsys.readouterr().out.splitlines()
+    shown = run("try", str(tmp_path), "--request", "POST /x", status=1).out
+    assert 'WWW-Authenticate: Bearer realm="R"' in shown.splitlines()
 
 
 def test_try_shows_the_answer_to_a_request_and_what_it_publishes(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SITE", "plant")
     (folder / "key").write_text("k3y-k3y")
     arguments = ["try", str(folder), "--secrets-dir", str(folder), "--request", "POST /hook/7?x=1"]
-    assert main([*arguments, "--header", "X-A: b", "--payload", '{"n": 5, "key": "k3y-k3y"}']) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run(*arguments, "--header", "X-A: b", "--payload", '{"n": 5, "key": "k3y-k3y"}').out.splitlines()
     assert lines[:2] == ["# route R, event S: POST /hook/{id}", "200 OK"]
     assert '{"got": 5}' in lines
     assert lines[-2:] == ["# would be published on hook/7, retained, with QoS 1 at most:", '{"n": 5, "key": "***"}']
-    assert main([*arguments, "--payload", "no JSON"]) == 1
-    assert "# nothing would be published" in capsys.readouterr().out
+    assert "# nothing would be published" in run(*arguments, "--payload", "no JSON", status=1).out
     for wrong in (["--request", "/hook"], ["--request", "POST hook"], ["--request", "POST /x", "--header", "X"], []):
-        assert main(["try", str(folder), "--secrets-dir", str(folder), *wrong]) == 2
-    assert main([*arguments, "--topic", "in/a"]) == 2
+        run("try", str(folder), "--secrets-dir", str(folder), *wrong, status=2)
+    run(*arguments, "--topic", "in/a", status=2)
+
+
+CLOSED = "mqtt://127.0.0.1:1"
+"""The address of no broker."""
+
+
+def replay(run: Run, source: str | Path, *options: str, broker: str = CLOSED, status: int = 0) -> Printed:
+    return run("replay", "--from", str(source), "--broker", broker, *options, status=status)
 
 
 FAILING = """
@@ -322,7 +305,7 @@ def test_what_is_not_a_message_is_counted_and_stops_nothing(wrong: dict[str, obj
     assert (found.publications, found.without_message + len(found.damaged)) == ([Publication("in", b"a")], 1)
 
 
-def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_failures_are_published_again(tmp_path: Path, run: Run) -> None:
     with recording() as target, hosting(FAILING.format(url=target.url)) as host:
         target.answer = lambda _: (500, b"")
         client = host.client("out", "failed")
@@ -337,10 +320,8 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         file = tmp_path / "failures.jsonl"
         file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
         target.answer = lambda seen: (200, seen.body)
-        address = f"mqtt://127.0.0.1:{host.mqtt_port}"
-        assert main(["replay", "--from", str(file), "--broker", address, "--rate", "100/s", "--yes"]) == 1
+        output = replay(run, file, "--rate", "100/s", "--yes", broker=host.mqtt_url, status=1).out
         assert sorted(client.messages(3)) == sorted(("out", payload) for _, payload in sent)
-        output = capsys.readouterr().out
         assert "2 on in/a" in output
         assert "1 without a message" in output
         assert "1 cannot be read: damaged or cut off, line 6\n" in output
@@ -348,8 +329,7 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         # amqtt sends it to whatever connects, as another client subscribes to it
         client.publish("failed", failures[1], retain=True)
         client.publish("kept", failures[0], retain=True)
-        assert main(["replay", "--from", "kept", "--broker", address, "--seconds", "1", "--yes"]) == 0
-        output = capsys.readouterr().out
+        output = replay(run, "kept", "--seconds", "1", "--yes", broker=host.mqtt_url).out
         assert output.endswith("published 1 message(s)\n")
         assert "without" not in output
 
@@ -361,25 +341,18 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         pytest.param(["replay", "--broker", "mqtt://127.0.0.1:1", "--from"], 1, "cannot connect to", id="replay"),
     ],
 )
-def test_a_name_that_no_file_can_have_costs_a_line(
-    arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments, "x" * 300]) == status
-    assert says in capsys.readouterr().err.splitlines()[-1]
+def test_a_name_that_no_file_can_have_costs_a_line(arguments: list[str], status: int, says: str, run: Run) -> None:
+    assert says in run(*arguments, "x" * 300, status=status).err.splitlines()[-1]
 
 
-def test_a_name_of_a_file_that_is_not_there_is_no_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_a_file_that_is_not_there_is_no_topic(tmp_path: Path, run: Run) -> None:
     for name in ("nofile.jsonl", "kept/nofile.jsonl", f"{tmp_path}/nofile.json"):
-        assert main(["replay", "--from", name, "--broker", "mqtt://127.0.0.1:1", "--yes"]) == 2
-        assert f"cannot read {name}: No such file or directory" in capsys.readouterr().err
+        assert f"cannot read {name}: No such file or directory" in replay(run, name, "--yes", status=2).err
     for topic in ("/failed", "alerts/failed", "/no-such-folder/failed"):
-        assert main(["replay", "--from", topic, "--broker", "mqtt://127.0.0.1:1", "--yes"]) == 1
-        assert "listening 5 s on that topic filter" in capsys.readouterr().err
+        assert "listening 5 s on that topic filter" in replay(run, topic, "--yes", status=1).err
 
 
-def test_replay_asks_before_it_publishes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_asks_before_it_publishes(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "failures.jsonl"
     failure = {"source_topic": "in/a", "payload": "x", "payload_encoding": "utf-8"}
     file.write_text(json.dumps(failure))
@@ -390,14 +363,13 @@ def test_replay_asks_before_it_publishes(
         return False
 
     monkeypatch.setattr("typer.confirm", answer_no)
-    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
-    assert asked == ["Publish 1 message(s) to mqtt://127.0.0.1:9?"]
-    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9", "--yes"]) == 1
-    assert "cannot connect" in capsys.readouterr().err
+    replay(run, file, status=1)
+    assert asked == [f"Publish 1 message(s) to {CLOSED}?"]
+    assert "cannot connect" in replay(run, file, "--yes", status=1).err
     file.write_text(json.dumps({**failure, "source_topic": "$schedule/R/E"}))
-    assert main(["replay", "--from", str(file)]) == 0
-    assert main(["replay", "--from", "a/#/b"]) == 2
-    assert main(["replay", "--from", str(file), "--rate", "5"]) == 2
+    run("replay", "--from", str(file))
+    run("replay", "--from", "a/#/b", status=2)
+    run("replay", "--from", str(file), "--rate", "5", status=2)
 
 
 def test_failures_hold_no_payload_unless_the_event_says_so() -> None:
@@ -409,24 +381,23 @@ def test_failures_hold_no_payload_unless_the_event_says_so() -> None:
 
 
 def test_lines_of_a_file_that_are_cut_off_or_damaged_are_named_and_the_exit_status_is_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: Run
 ) -> None:
     whole = {"error": {"code": "timeout"}, "source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
     texts = [json.dumps(whole), json.dumps(whole | {"payload_encoding": "base64"})]
     lines = [texts[0], texts[0][:30], "", '{"error": {}}', texts[1]]
     file = tmp_path / "failures.jsonl"
     file.write_text("\n".join(lines[1:]))
-    assert main(["replay", "--from", str(file), "--broker", "mqtt://127.0.0.1:9"]) == 1
-    assert capsys.readouterr().out.splitlines() == [
+    assert replay(run, file, status=1).out.splitlines() == [
         "      2 cannot be read: damaged or cut off, line 1, 4",
         "      1 without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule",
     ]
     file.write_text("\n".join(lines))
     with hosting(SERVER_ROUTE) as host:
         client = host.client("in")
-        assert main(["replay", "--from", str(file), "--broker", f"mqtt://127.0.0.1:{host.mqtt_port}", "--yes"]) == 1
+        shown = replay(run, file, "--yes", broker=host.mqtt_url, status=1).out
         assert client.message() == ("in", b"a")
-    assert capsys.readouterr().out.splitlines()[0] == "      1 on in"
+    assert shown.splitlines()[0] == "      1 on in"
 
 
 BATCHES = """
@@ -453,13 +424,8 @@ tests:
 """
 
 
-def test_messages_of_a_test_are_batches_and_their_halves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_a_test_are_batches_and_their_halves_and_one_alone_is_a_batch(tmp_path: Path, run: Run) -> None:
     (tmp_path / "r.lot").write_text(BATCHES)
     (tmp_path / "r.test.yaml").write_text(BATCH_TESTS)
-    assert main(["test", str(tmp_path)]) == 0, capsys.readouterr().out
-
-
-def test_try_shows_a_message_as_a_batch_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "r.lot").write_text(BATCHES)
-    assert main(["try", str(tmp_path), "--topic", "in", "--payload", "7"]) == 0
-    assert "\n[7]\n" in capsys.readouterr().out
+    run("test", str(tmp_path))
+    assert "\n[7]\n" in run("try", str(tmp_path), "--topic", "in", "--payload", "7").out

@@ -33,9 +33,7 @@ def test_check_says_ok_of_the_configuration_that_the_project_ships() -> None:
 
 def test_check_prints_every_fault(place: Workplace) -> None:
     place.configure(
-        ("type: tcp", "type: tpc"),
-        (ANONYMOUS, "  nowhere.Plugin: {}\n"),
-        ("processes: 0", "processes: 99"),
+        ("type: tcp", "type: tpc"), (ANONYMOUS, "  nowhere.Plugin: {}\n"), ("processes: 0", "processes: 99")
     )
     place.write("routes.lot", SERVER_ROUTE.replace("SERVER_PORT '0'", "SERVER_PRT '0'"))
     ended = check(place)

@@ -1,8 +1,6 @@
 """What `rest-bridge serve` logs at which level: calls and requests, but not who connects."""
 
 import re
-import signal
-from pathlib import Path
 
 import pytest
 
@@ -59,15 +57,13 @@ def use_both_modes(running: Running) -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tmp_path: Path, processes: int) -> None:
-    place = Workplace(tmp_path)
+def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(place: Workplace, processes: int) -> None:
     with Target(echo) as target:
         place.configure(("processes: 0", f"processes: {processes}"), (ANONYMOUS, ANONYMOUS + EVENT_LOGGER))
         place.write("routes.lot", SERVER_ROUTE + ROUTES.format(port=target.port))
         with place.serving() as running:
             use_both_modes(running)
-            running.send(signal.SIGTERM)
-            assert running.end() == 0
+            running.terminate()
     text = "\n".join(running.lines)
     answered = rf"POST http://127\.0\.0\.1:{target.port} answered 200 in \d+ ms, waited \d+ ms, message on in/1"
     assert len(re.findall(f"INFO - route Forward, event Send: {answered}, run {ID}\n", text)) == 1
@@ -80,29 +76,16 @@ def test_calls_and_requests_are_logged_but_no_connections_payloads_or_secrets(tm
     assert [text for text in hidden if text in "\n".join(running.lines)] == []
 
 
-def test_connections_are_logged_for_debugging(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
-    place.configure((BRIDGE, ""))
-    with place.serving("--log-level", "debug") as running:
-        Wire(running.port, "tester").close()
-        running.line("INFO - Connection from 127.0.0.1:")
-        running.send(signal.SIGTERM)
-        assert running.end() == 0
-
-
 @pytest.mark.parametrize("level", LEVELS)
-def test_lower_levels_are_not_logged(tmp_path: Path, level: str) -> None:
-    place = Workplace(tmp_path)
-    place.configure((BRIDGE, ""))
-    place.add_plugin(AT_EVERY_LEVEL)
-    with place.serving("--log-level", level.upper()) as running:
+def test_lower_levels_are_not_logged(bare: Workplace, level: str) -> None:
+    bare.add_plugin(AT_EVERY_LEVEL)
+    with bare.serving("--log-level", level.upper()) as running:
         assert running.end() == 0
     logged = [line.rpartition(" ")[2] for line in running.lines if "logged as" in line]
     assert logged == LEVELS[LEVELS.index(level) :]
 
 
-def test_the_process_of_the_template_api_logs_from_the_same_level_on(tmp_path: Path) -> None:
-    place = Workplace(tmp_path)
+def test_the_process_of_the_template_api_logs_from_the_same_level_on(place: Workplace) -> None:
     place.configure((BRIDGE, "  template_api.plugin.TemplateApiPlugin: {port: 0}\n"))
     place.add_plugin(AT_EVERY_LEVEL)
     with place.serving("--log-level", "warning") as running:
@@ -111,12 +94,12 @@ def test_the_process_of_the_template_api_logs_from_the_same_level_on(tmp_path: P
     assert [line for line in running.lines if "INFO" in line] == []
 
 
-def test_a_level_that_is_none_is_refused(tmp_path: Path) -> None:
-    ended = Workplace(tmp_path).run("serve", "-c", "broker.yaml", "--log-level", "loud")
+def test_a_level_that_is_none_is_refused(place: Workplace) -> None:
+    ended = place.run("serve", "-c", "broker.yaml", "--log-level", "loud")
     assert ended.returncode == 2
     assert "'loud' is not one of 'debug', 'info', 'warning', 'error'" in ended.stderr
 
 
-def test_check_says_ok_at_any_level(tmp_path: Path) -> None:
-    ended = Workplace(tmp_path).run("serve", "-c", "broker.yaml", "--check", "--log-level", "error")
+def test_check_says_ok_at_any_level(place: Workplace) -> None:
+    ended = place.run("serve", "-c", "broker.yaml", "--check", "--log-level", "error")
     assert (ended.returncode, ended.stdout) == (0, "ok\n")

@@ -23,13 +23,12 @@ def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workp
 
 
 @pytest.mark.parametrize("logged", ["the database is gone", "the plugin cannot start: the database is gone"])
-def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Workplace, logged: str) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(
+def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(bare: Workplace, logged: str) -> None:
+    bare.add_plugin(
         "    def __init__(self, context):\n        log.error('another matter')\n"
         f"        log.error({logged!r})\n        raise ValueError('the database is gone')\n"
     )
-    lines = place.run("serve", "-c", "broker.yaml").stderr.splitlines()
+    lines = bare.run("serve", "-c", "broker.yaml").stderr.splitlines()
     assert lines[-1] == "rest-bridge: error: OwnPlugin cannot start: the database is gone"
     assert lines[-2].endswith(":: ERROR - another matter")
 

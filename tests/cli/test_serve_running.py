@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.support.asking import ask
 from tests.support.commands import BRIDGE, Workplace, accepts
 from tests.support.waiting import SECONDS, eventually
 
@@ -38,18 +37,6 @@ NAMING_ITS_LOOP = """\
 SHORT_GRACE = {"amqtt_rest_bridge.signals.SHUTDOWN_SECONDS": 0.3}
 
 
-def test_messages_go_through_a_served_broker(place: Workplace) -> None:
-    with place.serving() as running:
-        http = int(running.line("server mode listens on http://127.0.0.1:").rpartition(":")[2])
-        client = Wire(running.port, "tester")
-        client.subscribe("webhook/received")
-        assert ask(http, "/webhook", b"hello").status == 200
-        assert client.messages() == [("webhook/received", b"hello")]
-        client.close()
-        running.send(signal.SIGTERM)
-        assert running.end() == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [0, 1])
 def test_signal_shuts_down_gracefully(place: Workplace, number: signal.Signals, processes: int) -> None:
@@ -71,42 +58,33 @@ def test_shutdown_does_not_wait_for_clients_that_stay(place: Workplace) -> None:
         port = running.port
         client = Wire(port, "stays")
         silent = socket.create_connection(("127.0.0.1", port))
-        running.send(signal.SIGTERM)
-        assert running.end() == 0
+        running.terminate()
         silent.close()
         client.sock.close()
 
 
-def test_shutdown_that_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(STUCK_AT_SHUTDOWN)
-    with place.serving(constants=SHORT_GRACE) as running:
-        port = running.port
-        running.send(signal.SIGTERM)
-        assert running.end() == 1
-    assert running.lines[-1].startswith("rest-bridge: error: not shut down within")
-    assert not accepts(port)
-
-
-def test_shutdown_of_a_broker_whose_loop_hangs_ends_when_its_time_is_over(place: Workplace) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(BLOCKING_THE_LOOP)
-    with place.serving("--log-format", "json", constants=SHORT_GRACE) as running:
-        running.line("blocking now")
-        running.send(signal.SIGTERM)
-        assert running.end() == 1
-    assert "not shut down within" in json.loads(running.lines[-1])["message"]
+@pytest.mark.parametrize(
+    ("plugin", "line"),
+    [
+        pytest.param(STUCK_AT_SHUTDOWN, "ready: ", id="a plugin"),
+        pytest.param(BLOCKING_THE_LOOP, "blocking", id="the loop"),
+    ],
+)
+def test_shutdown_that_hangs_ends_when_its_time_is_over(bare: Workplace, plugin: str, line: str) -> None:
+    bare.add_plugin(plugin)
+    with bare.serving("--log-format", "json", constants=SHORT_GRACE) as running:
+        running.line(line)
+        running.terminate(status=1)
+    assert json.loads(running.lines[-1])["message"].startswith("rest-bridge: error: not shut down within")
 
 
 @pytest.mark.long
-def test_shutdown_that_hangs_has_ten_seconds(place: Workplace) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(STUCK_AT_SHUTDOWN)
-    with place.serving() as running:
+def test_shutdown_that_hangs_has_ten_seconds(bare: Workplace) -> None:
+    bare.add_plugin(STUCK_AT_SHUTDOWN)
+    with bare.serving() as running:
         assert running.port
         began = time.monotonic()
-        running.send(signal.SIGTERM)
-        assert running.end() == 1
+        running.terminate(status=1)
     assert time.monotonic() - began >= 10
     assert running.lines[-1] == "rest-bridge: error: not shut down within 10 s: ended at once"
 
@@ -119,8 +97,7 @@ def test_second_signal_ends_the_process_at_once_and_leaves_no_bridge_process(pla
         children = [os.pidfd_open(child) for child in running.children()]
         running.send(signal.SIGINT)
         running.line("stuck now")
-        running.send(signal.SIGTERM)
-        assert running.end() == 128 + signal.SIGTERM
+        running.terminate(status=128 + signal.SIGTERM)
     for child in children:
         assert select.select([child], [], [], SECONDS)[0], "a child lives on"
         os.close(child)
@@ -128,69 +105,63 @@ def test_second_signal_ends_the_process_at_once_and_leaves_no_bridge_process(pla
     assert running.lines[-1] == "rest-bridge: error: SIGTERM while shutting down: ended at once"
 
 
-STARTING = [
-    pytest.param("pass", id="start-goes-well"),
-    pytest.param("raise ValueError('stopped')", id="start-fails"),
-]
+STARTING = [pytest.param("pass", id="start-goes-well"), pytest.param("raise ValueError('stopped')", id="start-fails")]
 
 
 @pytest.mark.parametrize("statement", STARTING)
-def test_signal_during_the_start_ends_it_gracefully(place: Workplace, statement: str) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(
+def test_signal_during_the_start_ends_it_gracefully(bare: Workplace, statement: str) -> None:
+    bare.add_plugin(
         "    def __init__(self, context):\n"
         "        super().__init__(context)\n"
         f"        os.kill(os.getpid(), 15)\n        {statement}\n"
         "    async def close(self):\n        log.info('closed')\n"
     )
-    with place.serving() as running:
+    with bare.serving() as running:
         assert running.end() == 0
     assert not any("ready" in line for line in running.lines)
     assert any(line.endswith("SIGTERM: stopped before the start") for line in running.lines)
     assert any(line.endswith(":: INFO - closed") for line in running.lines) == ("raise" not in statement)
 
 
-def test_broker_that_ceases_to_forward_ends(place: Workplace) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin(
+def test_broker_that_ceases_to_forward_ends(bare: Workplace) -> None:
+    bare.add_plugin(
         "    async def on_broker_client_connected(self, *, client_id, client_session):\n"
         "        self.context._broker_instance._broadcast_task.cancel()\n"
     )
-    with place.serving() as running:
+    with bare.serving() as running:
         client = Wire(running.port, "victim")
         assert running.end() == 1
         client.sock.close()
     assert running.lines[-1] == ("rest-bridge: error: the broker stopped forwarding messages; the log says why")
 
 
-def test_shutdown_that_fails_is_an_error(place: Workplace) -> None:
-    place.configure((BRIDGE, ""))
-    place.add_plugin("    async def close(self):\n        raise ValueError('cannot let go')\n")
-    with place.serving() as running:
+def test_shutdown_that_fails_is_an_error(bare: Workplace) -> None:
+    bare.add_plugin("    async def close(self):\n        raise ValueError('cannot let go')\n")
+    with bare.serving() as running:
         assert running.port
-        running.send(signal.SIGTERM)
-        assert running.end() == 1
+        running.terminate(status=1)
     assert running.lines[-1] == "rest-bridge: error: the shutdown failed: cannot let go"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="needs the extra [fast]")
-def test_uvloop_is_used_when_it_is_installed(place: Workplace) -> None:
-    place.add_plugin(NAMING_ITS_LOOP)
-    with place.serving() as running:
-        running.line("event loop: uvloop ")
-        running.line("loop <uvloop.Loop ")
-        running.send(signal.SIGINT)
-        assert running.end() == 0
+WITHOUT_UVLOOP = ("event loop: asyncio; the extra [fast] installs uvloop", "loop <_UnixSelectorEventLoop ")
+NO_UVLOOP = pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="needs the extra [fast]")
 
 
-def test_loop_of_asyncio_is_used_without_uvloop(place: Workplace) -> None:
-    place.write("uvloop.py", "raise ImportError('not here')")
-    place.add_plugin(NAMING_ITS_LOOP)
-    with place.serving("--debug") as running:
-        running.line("event loop: asyncio; the extra [fast] installs uvloop")
-        running.line("loop <_UnixSelectorEventLoop ")
-        running.send(signal.SIGINT)
-        assert running.end() == 0
+@pytest.mark.parametrize(
+    ("module", "lines"),
+    [
+        pytest.param(None, ("event loop: uvloop ", "loop <uvloop.Loop "), id="uvloop", marks=NO_UVLOOP),
+        pytest.param("raise ImportError('not here')", WITHOUT_UVLOOP, id="asyncio"),
+    ],
+)
+def test_uvloop_is_used_when_it_is_installed(bare: Workplace, module: str | None, lines: tuple[str, str]) -> None:
+    if module is not None:
+        bare.write("uvloop.py", module)
+    bare.add_plugin(NAMING_ITS_LOOP)
+    with bare.serving("--debug") as running:
+        for line in lines:
+            running.line(line)
+        running.terminate()
 
 
 def test_every_listener_is_named_when_the_broker_is_ready(place: Workplace) -> None:
@@ -199,8 +170,7 @@ def test_every_listener_is_named_when_the_broker_is_ready(place: Workplace) -> N
     with place.serving() as running:
         line = running.line("ready: MQTT on ")
         assert re.search(r"MQTT on 127\.0\.0\.1:\d+ \(default\), \[::1\]:\d+ \(six\), 127\.0\.0\.1:\d+ \(web\)$", line)
-        running.send(signal.SIGTERM)
-        assert running.end() == 0
+        running.terminate()
 
 
 CALLING_ROUTE = """
@@ -245,8 +215,7 @@ def test_a_bridge_process_that_is_killed_during_the_start_is_started_again(place
         running.line("ended while it started; it is started again at once")
         assert running.port
         assert running.children() != [killed]
-        running.send(signal.SIGTERM)
-        assert running.end() == 0
+        running.terminate()
 
 
 def test_a_bridge_process_has_start_seconds_to_become_ready(place: Workplace) -> None:

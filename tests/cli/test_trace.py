@@ -14,10 +14,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import admin_client
 from amqtt_rest_bridge.cli.trace import line
-from tests.support.admin_client import TOKEN, admin_of, client_route
+from tests.cli.conftest import Run
+from tests.support.admin_client import TOKEN, client_route
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.02
 
 @contextmanager
 def tracing(host: Host, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "amqtt_rest_bridge", "trace", "--admin", f"http://127.0.0.1:{admin_of(host).port}"]
+    command = [sys.executable, "-m", "amqtt_rest_bridge", "trace", "--admin", f"http://127.0.0.1:{host.admin_port}"]
     environment = {**os.environ, "REST_BRIDGE_ADMIN_TOKEN": TOKEN}
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -87,21 +87,21 @@ def test_it_ends_well_once_what_reads_its_output_has_ended(target: Recorder) -> 
 
 
 def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
-    target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unused_port: int
+    target: Recorder, monkeypatch: pytest.MonkeyPatch, run: Run, unused_port: int
 ) -> None:
+    def refusal(url: str) -> str:
+        return run("trace", "--admin", url, status=1).err
+
     monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
-    assert main(["trace", "--admin", f"http://127.0.0.1:{unused_port}"]) == 1
-    assert "is admin_port set" in capsys.readouterr().err
+    assert "is admin_port set" in refusal(f"http://127.0.0.1:{unused_port}")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        assert main(["trace", "--admin", f"http://127.0.0.1:{admin_of(host).port}"]) == 1
-        assert "the token is missing or wrong; set REST_BRIDGE_ADMIN_TOKEN" in capsys.readouterr().err
+        wrong = "the token is missing or wrong; set REST_BRIDGE_ADMIN_TOKEN"
+        assert wrong in refusal(f"http://127.0.0.1:{host.admin_port}")
     target.answer = lambda _: (404, b"{}")
-    assert main(["trace", "--admin", target.url]) == 1
-    assert "it has no live stream; is it the admin port of a bridge?" in capsys.readouterr().err
+    assert "it has no live stream; is it the admin port of a bridge?" in refusal(target.url)
     target.answer = lambda _: (200, b'data: {"kind": "mess')
-    assert main(["trace", "--admin", target.url]) == 1
-    assert "closed the connection" in capsys.readouterr().err
-    assert main(["trace", "--admin", "localhost"]) == 2
+    assert "closed the connection" in refusal(target.url)
+    run("trace", "--admin", "localhost", status=2)
     monkeypatch.delenv("REST_BRIDGE_ADMIN_TOKEN")  # which the bridge would take for its own
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")
@@ -131,15 +131,14 @@ def test_a_stream_in_which_nothing_comes_for_a_while_is_reported(monkeypatch: py
 
 
 def test_a_route_that_is_not_there_ends_the_command_with_the_name_that_was_meant(
-    target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    target: Recorder, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin = f"http://127.0.0.1:{admin_of(host).port}"
-        assert main(["trace", "--admin", admin, "--route", "Ordres"]) == 1
-        assert capsys.readouterr().err == "rest-bridge trace: there is no route Ordres; did you mean Orders?\n"
-        assert main(["trace", "--admin", admin, "--route", "x\ny"]) == 1
-        assert capsys.readouterr().err == "rest-bridge trace: there is no route x\\ny; routes: Orders\n"
+        admin = f"http://127.0.0.1:{host.admin_port}"
+        for route, said in (("Ordres", "Ordres; did you mean Orders?\n"), ("x\ny", "x\\ny; routes: Orders\n")):
+            refused = run("trace", "--admin", admin, "--route", route, status=1).err
+            assert refused == f"rest-bridge trace: there is no route {said}"
 
 
 def test_what_a_publisher_writes_cannot_forge_a_line() -> None:

@@ -1,3 +1,5 @@
+"""`rest-bridge try`: the request that a message would send, sent or not, with every credential masked."""
+
 import io
 import json
 import os
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
+from tests.cli.conftest import Printed, Run
 from tests.cli.echoing_server import converse
 from tests.support.http_target import Target
 from tests.support.ports import free_port
@@ -33,10 +36,11 @@ DEFINE ROUTE Weather WITH TYPE REST_API
             ADD X-Token "abc"
             ADD X-Topic "{{topic}}"
     ADD EVENT Other
-        WITH SOURCE_TOPIC "other/{env}"
+        WITH SOURCE_TOPIC "other/#"
         WITH METHOD "GET"
         WITH ENDPOINT "/{{value.json.a}}"
 """
+ASK = ("--topic", "weather/x/ask")
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +49,28 @@ def port() -> Iterator[int]:
         yield target.port
 
 
+class Attempt:
+    """Tries a message on the routes of a folder, in which `a.lot` is written first."""
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        self._folder = folder
+        self._run = run
+
+    def __call__(self, *arguments: str, port: int = 1, path: str = "x", route: str = ROUTE, status: int = 0) -> Printed:
+        (self._folder / "a.lot").write_text(route.format(port=port, path=path))
+        files = sorted(file.name for file in self._folder.glob("*.lot"))
+        return self._run("try", *files, "--secrets-dir", "secrets", *arguments, status=status)
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def attempt(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    write_secrets(tmp_path / "secrets")
-    return tmp_path
+    write_secrets(folder / "secrets")
+    return Attempt(folder, run)
 
 
-def attempt(folder: Path, *arguments: str, port: int = 1, path: str = "x") -> int:
-    (folder / "a.lot").write_text(ROUTE.format(port=port, path=path, env="#"))
-    return main(["try", *sorted(file.name for file in folder.glob("*.lot")), "--secrets-dir", "secrets", *arguments])
-
-
-def test_request_is_shown_exactly_with_credentials_masked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", "weather/a b/ask", "--payload", 'Ulm "west"') == 0
-    output = capsys.readouterr()
+def test_request_is_shown_exactly_with_credentials_masked(attempt: Attempt) -> None:
+    output = attempt("--topic", "weather/a b/ask", "--payload", 'Ulm "west"')
     assert output.err == ""
     assert output.out.splitlines() == [
         "# route Weather, event Ask (a.lot:1)",
@@ -81,17 +91,14 @@ def test_request_is_shown_exactly_with_credentials_masked(folder: Path, capsys: 
     ]
 
 
-def test_user_properties_are_those_of_the_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--topic", "weather/a/ask", "--payload", "x", "--property")
-    assert attempt(folder, *arguments, "site: north", path="{property.site}") == 0
-    assert "POST http://127.0.0.1:1/v1/north/a?key=***" in capsys.readouterr().out
-    assert attempt(folder, *arguments, "site") == 2
-    assert "--property 'site' has no colon" in capsys.readouterr().err
+def test_user_properties_are_those_of_the_message(attempt: Attempt) -> None:
+    shown = attempt(*ASK, "--property", "site: north", path="{property.site}").out
+    assert "POST http://127.0.0.1:1/v1/north/x?key=***" in shown
+    assert "--property 'site' has no colon" in attempt(*ASK, "--property", "site", status=2).err
 
 
-def test_call_that_cannot_be_made_says_why_and_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", "other/x", "--payload", '{"b": 1}') == 1
-    assert capsys.readouterr().out.splitlines() == [
+def test_call_that_cannot_be_made_says_why_and_gives_1(attempt: Attempt) -> None:
+    assert attempt("--topic", "other/x", "--payload", '{"b": 1}', status=1).out.splitlines() == [
         "# route Weather, event Other (a.lot:1)",
         "# fails with placeholder_unresolved: {value.json.a} has no value: the payload has no field a",
         "# hint: Send that field, or correct the name in the route; names are case-sensitive.",
@@ -118,95 +125,64 @@ DEFINE ROUTE Lacking WITH TYPE REST_API
 """
 
 
-def test_a_secret_that_only_another_route_lacks_is_named_and_hinders_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_that_only_another_route_lacks_is_named_and_hinders_nothing(folder: Path, attempt: Attempt) -> None:
     (folder / "b.lot").write_text(LACKING)
     for topic, status, shown in (("weather/a/ask", 0, "# route Weather, event Ask"), ("lacking", 1, ""), ("x", 1, "")):
-        assert attempt(folder, "--topic", topic) == status
-        output = capsys.readouterr()
+        output = attempt("--topic", topic, status=status)
         assert output.out.startswith(shown) and bool(output.out) == bool(shown)
         assert "b.lot:6:40: error: " in output.err and "not-there" in output.err
-    assert attempt(folder, "--request", "POST /lacking") == 1
-    assert capsys.readouterr().out == ""
+    assert attempt("--request", "POST /lacking", status=1).out == ""
     text = LACKING.replace("Lacking", "Whole").replace('WITH AUTHORIZATION "Bearer " + GET SECRET "not-there"', "")
     (folder / "c.lot").write_text(text.replace("/lacking", "/whole"))
-    assert attempt(folder, "--request", "POST /whole") == 0
-    assert capsys.readouterr().out.startswith("# route Whole, event S: ")
+    assert attempt("--request", "POST /whole").out.startswith("# route Whole, event S: ")
 
 
-LOSSLESS = '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT Ask\n'
-
-
-def lossless(folder: Path, port: int, *arguments: str) -> int:
-    text = ROUTE.format(port=port, path="x", env="#").replace("    ADD EVENT Ask\n", LOSSLESS)
-    (folder / "l.lot").write_text(text)
-    return main(["try", "l.lot", "--secrets-dir", "secrets", "--topic", "weather/x/ask", *arguments])
-
-
-def test_idempotency_key_of_a_lossless_route_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lossless(folder, 1) == 0
-    assert "\nIdempotency-Key: <a UUID, the same for every try>\n" in capsys.readouterr().out
-
-
-def test_idempotency_key_of_a_lossless_route_is_sent_as_it_is_shown(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert lossless(folder, port, "--send") == 0
-    output = capsys.readouterr().out
+def test_idempotency_key_of_a_lossless_route_is_sent_as_it_is_shown(attempt: Attempt, port: int) -> None:
+    added = '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT Ask\n'
+    lossless = ROUTE.replace("    ADD EVENT Ask\n", added)
+    assert "\nIdempotency-Key: <a UUID, the same for every try>\n" in attempt(*ASK, route=lossless).out
+    output = attempt(*ASK, "--send", route=lossless, port=port).out
     sent = re.search(r"^Idempotency-Key: ([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$", output, re.MULTILINE)
     assert sent is not None
     assert f"\nX-Seen: {sent[1]}\n" in output
 
 
-def test_secrets_in_topics_are_masked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = ROUTE.format(port=1, path="x", env="#").replace('"weather/{topic.2}/answer"', '"to/{secret.api-key}"')
-    (folder / "s.lot").write_text(text.replace("Weather", "Other"))
-    assert main(["try", "s.lot", "--secrets-dir", "secrets", "--topic", "weather/x/ask"]) == 0
-    assert capsys.readouterr().out.endswith("# nothing was sent; the response would go to to/***\n\n")
+def test_secrets_in_topics_are_masked(attempt: Attempt) -> None:
+    route = ROUTE.replace('"weather/{{topic.2}}/answer"', '"to/{{secret.api-key}}"')
+    shown = attempt(*ASK, route=route).out
+    assert shown.endswith("# nothing was sent; the response would go to to/***\n\n")
 
 
-def test_topic_that_triggers_nothing_names_those_that_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", "nowhere") == 1
-    assert capsys.readouterr().out == (
+def test_topic_that_triggers_nothing_names_those_that_do(attempt: Attempt) -> None:
+    assert attempt("--topic", "nowhere", status=1).out == (
         "a message on nowhere triggers no client event; the routes listen on: other/#, weather/+/ask\n"
     )
 
 
-def test_faulty_route_files_give_1_and_their_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faulty_route_files_give_1_and_their_faults_and_warnings_do_not(folder: Path, attempt: Attempt) -> None:
+    (folder / "b.lot").write_text("DEFINE ROUTE N WITH TYPE REST_API ADD REST_API_CONFIG\nDEFINE ACTION x")
+    output = attempt(*ASK)
+    assert "warning: route N does nothing" in output.err
+    assert "notice" not in output.err
     (folder / "b.lot").write_text("DEFINE ROUTE")
-    assert attempt(folder, "--topic", "weather/x/ask") == 1
-    output = capsys.readouterr()
+    output = attempt(*ASK, status=1)
     assert output.out == ""
     assert output.err.startswith("b.lot:1:1: error: DEFINE ROUTE cannot be read")
 
 
-def test_warnings_do_not_keep_from_trying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "b.lot").write_text("DEFINE ROUTE N WITH TYPE REST_API ADD REST_API_CONFIG\nDEFINE ACTION x")
-    assert attempt(folder, "--topic", "weather/x/ask") == 0
-    output = capsys.readouterr()
-    assert "warning: route N does nothing" in output.err
-    assert "notice" not in output.err
-
-
 @pytest.mark.parametrize("topic", ["a/#", "", "a\tb"])
-def test_topic_that_is_not_a_topic_name_gives_2(folder: Path, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", topic) == 2
-    assert capsys.readouterr().err.startswith("rest-bridge try: --topic ")
+def test_topic_that_is_not_a_topic_name_gives_2(attempt: Attempt, topic: str) -> None:
+    assert attempt("--topic", topic, status=2).err.startswith("rest-bridge try: --topic ")
 
 
-def test_payload_comes_from_a_file_byte_for_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_payload_comes_from_a_file_byte_for_byte(folder: Path, attempt: Attempt) -> None:
     (folder / "p").write_bytes(b"Ulm\xff")
-    assert attempt(folder, "--topic", "weather/x/ask", "--payload-file", "p") == 1
-    assert "the payload is not UTF-8 text" in capsys.readouterr().out
-    assert attempt(folder, "--topic", "weather/x/ask", "--payload-file", "none") == 2
+    assert "the payload is not UTF-8 text" in attempt(*ASK, "--payload-file", "p", status=1).out
+    attempt(*ASK, "--payload-file", "none", status=2)
 
 
-def test_send_sends_the_request_and_shows_the_response(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert attempt(folder, "--topic", "weather/x/ask", "--payload", "Ulm", "--send", port=port) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_send_sends_the_request_and_shows_the_response(attempt: Attempt, port: int) -> None:
+    lines = attempt(*ASK, "--payload", "Ulm", "--send", port=port).out.splitlines()
     assert "200 OK" in lines
     assert "Set-Cookie: ***" in lines
     assert 'you sent "{"city": "Ulm", "key": "***"}"' in lines
@@ -215,84 +191,68 @@ def test_send_sends_the_request_and_shows_the_response(
 
 
 def test_send_masks_credentials_in_every_form_in_which_a_server_sends_them_back(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
+    folder: Path, attempt: Attempt, port: int
 ) -> None:
     (folder / "secrets" / "api-key").write_text('a/b+"cé>?~ü' * 2)
-    assert attempt(folder, "--topic", "weather/x/ask", "--payload", "Ulm", "--send", port=port, path="echo") == 0
-    response = capsys.readouterr().out.partition("200 OK")[2]
-    lines = [line for line in response.splitlines() if line.startswith("[")]
+    shown = attempt(*ASK, "--payload", "Ulm", "--send", port=port, path="echo").out
+    first, *response = shown.partition("200 OK")[2].splitlines()
+    lines = [line for line in response if line.startswith("[")]
     assert len(lines) == 60
     assert [line for line in lines if "***" not in line] == []
     # What is left of a line are its brackets and what stood beside the secret.
     assert [line for line in lines if len(line.replace("***", "")) > len('[{"a": "Basic "}]')] == []
-    assert [line for line in response.splitlines() if line.startswith("X-")] == [
+    assert [line for line in response if line.startswith("X-")] == [
         "X-Echo: ***",
         "X-Raw: ***",
         'X-Folded: "***" and ***',
     ]
-    assert response.splitlines()[0].strip() == '*** *** "***"'
+    assert first.strip() == '*** *** "***"'
 
 
-@pytest.mark.parametrize(("path", "size"), [("binary", 94), ("binary-utf-16", 92)])
-def test_send_shows_bytes_that_are_not_text_by_their_number(
-    folder: Path, port: int, path: str, size: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("path", "status", "shown"),
+    [
+        pytest.param("binary", 0, ["(94 bytes that are not text)"], id="bytes"),
+        pytest.param("binary-utf-16", 0, ["(92 bytes that are not text)"], id="UTF-16"),
+        pytest.param(
+            "missing", 1,
+            ["404 Not Found", "# fails with http_status: ", "# the failure would go to weather/errors"], id="404",
+        ),
+    ],
+)  # fmt: skip
+def test_send_shows_what_is_not_text_by_its_number_of_bytes_and_names_a_failure(
+    attempt: Attempt, port: int, path: str, status: int, shown: list[str]
 ) -> None:
-    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path=path) == 0
-    assert f"({size} bytes that are not text)" in capsys.readouterr().out
+    output = attempt(*ASK, "--send", port=port, path=path, status=status).out
+    assert [part for part in shown if part not in output] == []
 
 
-def test_status_of_400_and_above_gives_1_and_names_the_failure(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=port, path="missing") == 1
-    output = capsys.readouterr().out
-    assert "404 Not Found" in output
-    assert "# fails with http_status: " in output
-    assert "# the failure would go to weather/errors" in output
-
-
-def test_server_that_is_not_there_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=free_port()) == 1
-    assert "# fails with connection_failed: " in capsys.readouterr().out
-
-
-def test_a_failure_goes_to_the_topic_that_the_broker_would_publish_it_to(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    closed = free_port()
-    plain = ROUTE.replace('        WITH ERROR_TOPIC "weather/errors"\n', "").replace("Weather", "Plain")
-    arguments = ["try", "p.lot", "--secrets-dir", "secrets", "--topic", "weather/a/ask", "--send"]
-    (folder / "p.lot").write_text(plain.format(port=closed, path="x", env="#"))
-    assert main(arguments) == 1
-    assert "# the failure would go to weather/a/answer\n" in capsys.readouterr().out
+def test_a_failure_goes_to_the_topic_that_the_broker_would_publish_it_to(attempt: Attempt, port: int) -> None:
+    plain = ROUTE.replace('        WITH ERROR_TOPIC "weather/errors"\n', "")
     mapped = plain.replace("/answer", "/{{response.status}}")
-    (folder / "p.lot").write_text(mapped.format(port=closed, path="x", env="#"))
-    assert main(arguments) == 1
-    assert "# the failure would go to no topic\n" in capsys.readouterr().out
-    (folder / "p.lot").write_text(mapped.format(port=port, path="missing", env="#"))
-    assert main(arguments) == 1
-    assert "# the failure would go to weather/a/404\n" in capsys.readouterr().out
+    closed = free_port()
+    for route, of, path, shown in (
+        (plain, closed, "x", "# fails with connection_failed: "),
+        (plain, closed, "x", "# the failure would go to weather/x/answer\n"),
+        (mapped, closed, "x", "# the failure would go to no topic\n"),
+        (mapped, port, "missing", "# the failure would go to weather/x/404\n"),
+    ):
+        assert shown in attempt(*ASK, "--send", route=route, port=of, path=path, status=1).out
 
 
-def test_a_result_goes_to_the_topic_that_the_response_fills(
-    folder: Path, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mapped = ROUTE.replace("/answer", "/{{response.status}}").replace("Weather", "Mapped")
-    (folder / "m.lot").write_text(mapped.format(port=port, path="x", env="#"))
-    arguments = ["try", "m.lot", "--secrets-dir", "secrets", "--topic", "weather/a/ask"]
-    assert main(arguments) == 0
-    assert "the response would go to weather/{topic.2}/{response.status}\n" in capsys.readouterr().out
-    assert main([*arguments, "--send"]) == 0
-    assert "the broker would publish this to weather/a/200\n" in capsys.readouterr().out
-    enveloped = mapped.replace("WITH METHOD", 'WITH RESPONSE_FORMAT "envelope" WITH METHOD', 1)
-    (folder / "m.lot").write_text(enveloped.format(port=port, path="x", env="#"))
-    assert main([*arguments, "--send"]) == 0
-    shown = capsys.readouterr().out.partition("would publish this to weather/a/200\n# as:\n")[2]
-    assert json.loads(shown)["status"] == 200
-    delivered = mapped.replace("WITH METHOD", 'WITH QOS "1" WITH RETAIN "true" WITH METHOD', 1)
-    (folder / "m.lot").write_text(delivered.format(port=port, path="x", env="#"))
-    assert main([*arguments, "--send"]) == 0
-    assert "would publish this to weather/a/200, retained, with QoS 1 at most\n" in capsys.readouterr().out
+def test_a_result_goes_to_the_topic_that_the_response_fills(attempt: Attempt, port: int) -> None:
+    mapped = ROUTE.replace("/answer", "/{{response.status}}")
+    shown = attempt(*ASK, route=mapped).out
+    assert "the response would go to weather/{topic.2}/{response.status}\n" in shown
+
+    def sent(settings: str) -> str:
+        route = mapped.replace("WITH METHOD", f"{settings} WITH METHOD", 1)
+        return attempt(*ASK, "--send", route=route, port=port).out.partition("the broker would publish this to ")[2]
+
+    assert sent("").startswith("weather/x/200\n")
+    assert sent('WITH QOS "1" WITH RETAIN "true"').startswith("weather/x/200, retained, with QoS 1 at most\n")
+    enveloped = sent('WITH RESPONSE_FORMAT "envelope"')
+    assert json.loads(enveloped.removeprefix("weather/x/200\n# as:\n"))["status"] == 200
 
 
 def test_a_file_whose_name_is_not_utf_8_is_shown_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

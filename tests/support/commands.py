@@ -70,6 +70,11 @@ class Running:
         """Send a signal to this process alone."""
         self.process.send_signal(number)
 
+    def terminate(self, status: int = 0) -> None:
+        """Send SIGTERM, and wait until it ends with an exit status."""
+        self.send(signal.SIGTERM)
+        assert self.end() == status, self.lines
+
     def end(self) -> int:
         """Wait for the end and give the exit status."""
         status = self.process.wait(SECONDS)
