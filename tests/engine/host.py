@@ -6,7 +6,7 @@
 import asyncio
 import heapq
 import itertools
-import logging
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,8 +29,6 @@ from amqtt_rest_bridge.lot.model import (
 )
 from tests.support.route_text import load_text
 
-TURNS = 40
-"""Iterations of the loop after which nothing moves any more."""
 DOWN = CallError(FailureCode.CONNECTION_FAILED, "the server is down", "Start it.", unsent=True)
 LATE = CallError(FailureCode.TIMEOUT, "the server is late", "Wait.")
 
@@ -95,8 +93,8 @@ class VirtualClock:
 class Sent:
     """A request that waits for its answer."""
 
-    def __init__(self, server: str, request: HttpRequest, at: float, client: "FakeClient") -> None:
-        self.server, self.request, self.at, self.client = server, request, at, client
+    def __init__(self, server: str, request: HttpRequest, at: float) -> None:
+        self.server, self.request, self.at = server, request, at
         self._reply: asyncio.Future[HttpResponse | CallError | Exception] = asyncio.get_running_loop().create_future()
 
     @property
@@ -131,7 +129,7 @@ class FakeClient:
         while True:
             if turn is not None:
                 await turn()
-            sent = Sent(self._server, request, self._network.clock.now, self)
+            sent = Sent(self._server, request, self._network.clock.now)
             self._network.arrived(sent)
             response = await sent.received()
             if response.status != self._network.repeat:
@@ -297,15 +295,6 @@ def parsed(*texts: str) -> tuple[Route, ...]:
     return loaded.routes
 
 
-class _Lines(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
-
-
 def host_of(max_body_bytes: int = 1000) -> Host:
     """Return a host for parts of the engine that publish nothing and send nothing."""
     clock = VirtualClock()
@@ -315,19 +304,18 @@ def host_of(max_body_bytes: int = 1000) -> Host:
 
 
 class Rig:
-    """Client mode between a broker and servers of the test."""
+    """Client mode between a broker and servers of the test; with `answers` these reply to each request at once."""
 
     def __init__(
-        self, *texts: str, records: Runs | None = None, keys_have_groups: bool = False, chance: float = 0.0,
-        **limits: int,
+        self, *texts: str, answers: bool = False, records: Runs | None = None, keys_have_groups: bool = False,
+        chance: float = 0.0, **limits: int,
     ) -> None:  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.clock = VirtualClock()
         self.broker, self.network = Broker(), Network(self.clock)
+        if answers:
+            self.network.answer = lambda _: HttpResponse(200, "OK", (), b"ok", 0.0)
         self.healths: list[str] = []
-        self.logged: list[str] = []
-        self._handler = _Lines(self.logged)
-        logging.getLogger("amqtt_rest_bridge.engine").addHandler(self._handler)
         self.leads = True
         self.host = Host(
             self.broker, self.network.connect, Seen(self.clock), self.clock, lambda: chance,
@@ -359,6 +347,19 @@ class Rig:
         with self._running():
             self.mode.offer(Message(topic, payload, self.clock.wall, properties), hops=hops, delivery=delivery)
 
+    def offer_all(self, *payloads: bytes, topic: str = "in/a", is_bounded: bool = False) -> list[Source]:
+        """Offer messages, each with a source of its own whose key is the payload; return the sources."""
+        sources = [Source(payload.decode("latin-1"), is_bounded=is_bounded) for payload in payloads]
+        for payload, source in zip(payloads, sources, strict=True):
+            self.offer(payload, topic, source)
+        return sources
+
+    def take_back(self, *sources: Source) -> None:
+        """Take messages back: their sources deliver them again later."""
+        for source in sources:
+            source.is_dropped = True
+        self.do(self.mode.drop_calls)
+
     def advance(self, seconds: float) -> None:
         """Pass time, with all that is due meanwhile."""
         until = self.clock.now + seconds
@@ -371,6 +372,11 @@ class Rig:
         """Answer the request that has waited longest."""
         with self._running():
             self.network.waiting.pop(0).reply(status, body, *headers, elapsed=elapsed)
+
+    def reply_to_all(self, status: int = 200) -> None:
+        """Answer each request that waits, and those that follow."""
+        while self.waiting:
+            self.reply(status)
 
     def fail(self, error: Exception = DOWN) -> None:
         """Fail the request that has waited longest."""
@@ -396,7 +402,6 @@ class Rig:
             self.mode.stop()
         self.run(self.mode.drain(0))
         self.loop.close()
-        logging.getLogger("amqtt_rest_bridge.engine").removeHandler(self._handler)
 
     # What it sees.
 
@@ -418,6 +423,21 @@ class Rig:
         return found
 
     @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The failures among what was published, and not looked at."""
+        return [json.loads(payload) for topic, payload in self.published if topic == "err"]
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of `failures`."""
+        return [failure["error"]["code"] for failure in self.failures]
+
+    @property
+    def times(self) -> list[float]:
+        """When each request was sent."""
+        return [round(sent.at, 3) for sent in self.network.seen]
+
+    @property
     def statistics(self) -> RouteStatistics:
         return self.outcomes.statistics["R"]
 
@@ -429,9 +449,20 @@ class Rig:
             yield
         finally:
             asyncio._set_running_loop(None)
-        self.loop.run_until_complete(turn(TURNS))
+        self.loop.run_until_complete(_settle())
 
 
-async def turn(count: int) -> None:
-    for _ in range(count):
+async def _settle() -> None:
+    """Wait until nothing else is to run on the running loop."""
+    await asyncio.sleep(0)
+    while asyncio.get_running_loop()._ready:  # type: ignore[attr-defined]  # there is no other way to see it
         await asyncio.sleep(0)
+
+
+Rigs = Callable[..., Rig]
+"""The fixture `rigs`: makes rigs that are closed after their test."""
+
+
+def states(sources: Iterable[Source]) -> str:
+    """Return what became of messages, with a space between."""
+    return " ".join(source.state for source in sources)

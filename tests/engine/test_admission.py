@@ -1,15 +1,10 @@
 """What a route holds: OVERLOAD_CAPACITY, OVERLOAD_BYTES, queue_bytes, max_message_bytes, OVERLOAD_TIMEOUT, policies."""
 
-import json
-from collections.abc import Callable
-
 import pytest
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.lot.model import Message
-from tests.engine.host import Rig, Source, text
-
-Rigs = Callable[..., Rig]
+from tests.engine.host import Rig, Rigs, Source, text
 
 
 def bounded(most: str = "1000", name: str = "R", more: str = "", event: str = "") -> str:
@@ -23,17 +18,20 @@ def full(capacity: int = 2, timeout: int = 1000, policy: str = "balanced", more:
     return text(route=bounds, body=body).replace("OVERLOAD_CAPACITY 1000", f"OVERLOAD_CAPACITY {capacity}")
 
 
-def offer(rig: Rig, size: int, name: str = "R", delivery: Source | None = None) -> bool:
-    """Offer a message of `size` bytes; return whether it was taken."""
-    before = rig.outcomes.statistics[name].refused
-    rig.offer(b"x" * size, f"{name}/1", delivery)
-    return rig.outcomes.statistics[name].refused == before
+def offer(rig: Rig, *sizes: int, name: str = "R") -> list[bool]:
+    """Offer messages of these sizes; return whether each was taken."""
+    taken = []
+    for size in sizes:
+        before = rig.outcomes.statistics[name].refused
+        rig.offer(b"x" * size, f"{name}/1")
+        taken.append(rig.outcomes.statistics[name].refused == before)
+    return taken
 
 
 def refusals(rig: Rig) -> list[str]:
-    found = [json.loads(payload)["error"] for _, payload in rig.published]
-    assert {error["code"] for error in found} <= {"overloaded", "payload_too_large"}
-    return [error["message"] for error in found]
+    errors = [failure["error"] for failure in rig.failures]
+    assert {error["code"] for error in errors} <= {"overloaded", "payload_too_large"}
+    return [error["message"] for error in errors]
 
 
 def counts(rig: Rig) -> tuple[int, int, int]:
@@ -44,43 +42,40 @@ def counts(rig: Rig) -> tuple[int, int, int]:
 @pytest.mark.parametrize("policy", ["balanced", "realtime", "lossless"])
 def test_a_route_takes_payloads_up_to_overload_bytes(rigs: Rigs, policy: str) -> None:
     rig = rigs(bounded(more=f'WITH OVERLOAD_POLICY "{policy}"'))
-    assert [offer(rig, size) for size in (600, 400, 1, 0)] == [True, True, False, True]
+    assert offer(rig, 600, 400, 1, 0) == [True, True, False, True]
     assert rig.statistics.status(0.0)["messages"]["held_bytes"] == 1000
     rig.reply()
-    rig.broker.published.pop()
-    assert [offer(rig, size) for size in (601, 600)] == [False, True]
+    assert offer(rig, 601, 600) == [False, True]
     assert refusals(rig) == [
-        "the route is overloaded: its OVERLOAD_BYTES of 1000 bytes have no room for a payload of 1 byte",
-        "the route is overloaded: its OVERLOAD_BYTES of 1000 bytes have no room for a payload of 601 bytes",
+        f"the route is overloaded: its OVERLOAD_BYTES of 1000 bytes have no room for a payload of {size}"
+        for size in ("1 byte", "601 bytes")
     ]
 
 
 def test_a_message_larger_than_overload_bytes_is_taken_where_nothing_is_queued(rigs: Rigs) -> None:
     rig = rigs(bounded())
-    assert [offer(rig, size) for size in (5000, 1)] == [True, False]
+    assert offer(rig, 5000, 1) == [True, False]
     rig.reply()
-    assert [offer(rig, size) for size in (1, 5000)] == [True, False]
+    assert offer(rig, 1, 5000) == [True, False]
 
 
 def test_the_payloads_of_all_routes_are_bounded_together_and_no_route_is_silenced(rigs: Rigs) -> None:
     rig = rigs(*[bounded("800", name) for name in "RST"], queue_bytes=1000)
-    assert [offer(rig, 400, name) for name in "RRRSS"] == [True, True, False, True, False]
-    assert rig.outcomes.queue_bytes.held == 1200  # S had nothing queued
+    assert offer(rig, 400, 400, 400) == [True, True, False]
+    assert offer(rig, 400, 400, name="S") == [True, False]  # nothing of S was queued
+    assert rig.outcomes.queue_bytes.held == 1200
     assert refusals(rig)[1] == (
         "the bridge is overloaded: its queue_bytes of 1000 bytes have no room for a payload of 400 bytes"
     )
-    while rig.waiting:
-        rig.reply()
+    rig.reply_to_all()
     assert rig.outcomes.queue_bytes.held == 0
-    assert offer(rig, 400, "S")
+    assert offer(rig, 400, name="S") == [True]
 
 
 def test_a_message_over_max_message_bytes_takes_no_call(rigs: Rigs) -> None:
-    rig = rigs(bounded("1MiB"), max_message_bytes=1000)
-    source = Source()
-    assert [offer(rig, size, delivery=source if size == 1001 else None) for size in (7, 1001, 1000)] == [
-        *(True, False, True)
-    ]
+    rig, source = rigs(bounded("1MiB"), max_message_bytes=1000), Source()
+    rig.offer(b"x" * 1001, "R/1", source)
+    assert offer(rig, 1000) == [True]
     assert refusals(rig) == ["the message has 1001 bytes, max_message_bytes allows 1000"]
     assert source.state == "acknowledged"
 
@@ -91,33 +86,18 @@ def test_refused_messages_are_in_their_failures_while_there_is_room_for_them_and
     rig = rigs(bounded(event="WITH FAILURE_PAYLOAD true"), max_message_bytes=4 << 20)
     offer(rig, 1000)
     rig.broker.is_away = True
-    for _ in range(6):  # 24 MiB
-        offer(rig, 4 << 20)
-    offer(rig, (4 << 20) + 1)
+    offer(rig, *[4 << 20] * 6, (4 << 20) + 1)  # 24 MiB, and one that is too large
     rig.do(rig.broker.come_back)
-    found = [json.loads(payload) for _, payload in rig.published]
+    found = rig.failures
     assert [len(failure.get("payload", "")) for failure in found] == [4 << 20] * 3 + [0] * 4
     assert found[-1]["error"]["code"] == "payload_too_large"
 
 
 def test_what_its_source_bounds_is_never_refused(rigs: Rigs) -> None:
     rig = rigs(full(2, 0), workers=1)
-    sources = [Source(is_bounded=True) for _ in range(10)]
-    for source in sources:
-        rig.offer(delivery=source)
+    sources = rig.offer_all(*[b"x"] * 10, is_bounded=True)
     assert counts(rig) == (10, 0, 10)
     assert {source.state for source in sources} == {"held"}
-
-
-def test_a_realtime_route_refuses_a_message_where_all_workers_are_busy(rigs: Rigs) -> None:
-    rig = rigs(full(1000, 0, "realtime"), workers=2)
-    for _ in range(3):
-        rig.offer()
-    assert counts(rig) == (2, 1, 3)
-    assert "all 2 workers are busy and OVERLOAD_POLICY is realtime" in refusals(rig)[0]
-    rig.reply(503)  # one that waits for its retry is at no worker
-    rig.offer()
-    assert counts(rig) == (3, 1, 4)
 
 
 def test_a_refused_message_is_acknowledged_when_its_failure_is_published(rigs: Rigs) -> None:
@@ -137,9 +117,7 @@ def test_failures_beyond_their_bound_are_counted_and_their_messages_released(
     rig = rigs(full(1, 0))
     rig.offer()
     rig.broker.is_away = True
-    sources = [Source() for _ in range(16 + 3 + 5)]
-    for source in sources:
-        rig.offer(delivery=source)
+    sources = rig.offer_all(*[b"x"] * (16 + 3 + 5))
     assert [source.state for source in sources].count("acknowledged") == 5
     assert rig.statistics.refused == len(sources)
 
@@ -149,8 +127,7 @@ def test_failures_beyond_their_bound_are_counted_and_their_messages_released(
 
 def test_a_message_waits_for_room_and_goes_when_a_call_ends(rigs: Rigs) -> None:
     rig = rigs(full())
-    for payload in (b"1", b"2", b"3", b"4"):
-        rig.offer(payload)
+    rig.offer_all(b"1", b"2", b"3", b"4")
     assert (rig.bodies, counts(rig)) == ([b"1", b"2"], (4, 0, 2))
     rig.reply()
     assert rig.bodies == [b"1", b"2", b"3"]
@@ -164,40 +141,34 @@ def test_a_message_waits_for_room_and_goes_when_a_call_ends(rigs: Rigs) -> None:
 
 
 def test_a_message_that_finds_no_room_in_time_is_refused(rigs: Rigs) -> None:
-    rig, source = rigs(full()), Source()
-    for payload in (b"1", b"2"):
-        rig.offer(payload)
-    rig.offer(b"3", delivery=source)
+    rig = rigs(full())
+    *_, source = rig.offer_all(b"1", b"2", b"3")
     rig.advance(0.6)
     rig.offer(b"4")
     rig.advance(0.5)
     assert (counts(rig), source.state) == ((3, 1, 3), "acknowledged")
     rig.advance(0.5)
-    assert counts(rig) == (2, 2, 4)
-    assert len(refusals(rig)) == 2
+    assert (counts(rig), len(refusals(rig))) == ((2, 2, 4), 2)
     rig.reply()
     assert rig.bodies == [b"1", b"2"]
 
 
 def test_as_many_messages_and_bytes_wait_as_the_route_has_room_for(rigs: Rigs) -> None:
     rig = rigs(full())
-    for _ in range(5):
-        rig.offer()
+    rig.offer_all(*[b"x"] * 5)
     assert counts(rig) == (4, 1, 3)
     rig = rigs(bounded(more="WITH OVERLOAD_TIMEOUT 50"))
-    assert [offer(rig, size) for size in (1000, 600, 400, 1)] == [True, True, True, False]
+    assert offer(rig, 1000, 600, 400, 1) == [True, True, True, False]
     assert rig.statistics.status(0.0)["messages"]["held_bytes"] == 2000
     rig.reply()
-    assert [len(body or b"") for body in rig.bodies] == [0, 0, 0]
-    while rig.waiting:
-        rig.reply()
+    assert len(rig.bodies) == 3
+    rig.reply_to_all()
     assert rig.outcomes.queue_bytes.held == 0
 
 
 def test_messages_whose_time_is_over_are_refused_a_hundred_at_a_time(rigs: Rigs) -> None:
     rig = rigs(full(250))
-    for _ in range(500):
-        rig.offer()
+    rig.offer_all(*[b"x"] * 500)
     rig.clock.now = 1.0
     refused = []
     for _ in range(3):
@@ -206,18 +177,17 @@ def test_messages_whose_time_is_over_are_refused_a_hundred_at_a_time(rigs: Rigs)
     assert refused == [100, 200, 250]
 
 
-@pytest.mark.parametrize("policy", ["realtime", "lossless"])
-def test_only_a_balanced_route_waits(rigs: Rigs, policy: str) -> None:
-    rig = rigs(full(policy=policy), workers=2)
-    for _ in range(3):
-        rig.offer()
+@pytest.mark.parametrize(("policy", "capacity"), [("realtime", 1000), ("lossless", 2)])
+def test_only_a_balanced_route_waits(rigs: Rigs, policy: str, capacity: int) -> None:
+    rig = rigs(full(capacity, policy=policy), workers=2)
+    rig.offer_all(b"1", b"2")
+    rig.offer()
     assert counts(rig) == (2, 1, 3)
 
 
 def test_a_reload_lets_waiting_messages_go_by_the_new_definition_and_does_not_prolong_their_time(rigs: Rigs) -> None:
     rig = rigs(full())
-    for _ in range(4):
-        rig.offer()
+    rig.offer_all(*[b"x"] * 4)
     rig.advance(0.6)
     rig.use(full(3, more="ADD X new"))
     assert [sent.header("X") for sent in rig.network.seen] == [None, None, "new"]
@@ -228,34 +198,18 @@ def test_a_reload_lets_waiting_messages_go_by_the_new_definition_and_does_not_pr
 
 def test_messages_that_wait_for_room_when_their_route_goes_are_refused(rigs: Rigs) -> None:
     rig = rigs(full(150))
-    sources = [Source() for _ in range(300)]
-    for source in sources:
-        rig.offer(delivery=source)
+    sources = rig.offer_all(*[b"x"] * 300)
     rig.use(text(name="Other"))
-    assert [source.state for source in sources[150:]] == ["acknowledged"] * 150
+    assert {source.state for source in sources[150:]} == {"acknowledged"}
     assert all("its route or event was removed" in message for message in refusals(rig))
 
 
-def test_a_message_that_waits_for_room_and_is_taken_back_waits_no_more(rigs: Rigs) -> None:
+def test_messages_that_wait_for_room_are_counted_at_the_end(rigs: Rigs, caplog: pytest.LogCaptureFixture) -> None:
     rig = rigs(full())
-    sources = [Source() for _ in range(4)]
-    for number, source in enumerate(sources):
-        rig.offer(b"%d" % number, delivery=source)
-    for number in (1, 2):
-        sources[number].is_dropped = True
-    rig.do(rig.mode.drop_calls)
-    rig.reply()
-    assert [source.state for source in sources] == ["acknowledged", "held", "kept", "held"]
-    assert rig.bodies == [b"0", b"1", b"3"]
-
-
-def test_messages_that_wait_for_room_are_counted_at_the_end(rigs: Rigs) -> None:
-    rig = rigs(full())
-    for _ in range(3):
-        rig.offer()
+    rig.offer_all(b"1", b"2", b"3")
     rig.do(rig.mode.stop)
     rig.run(rig.mode.drain(0))
-    assert "route R: 3 message(s) had not been answered at the end" in rig.logged
+    assert "route R: 3 message(s) had not been answered at the end" in caplog.messages
     rig.advance(2)
     assert rig.published == []
 
@@ -280,8 +234,9 @@ def test_a_failure_that_its_source_reports_ends_a_message_without_a_call(
     rig.do(lambda: rig.mode.fail_event(("R", "E"), message, row.error("Why."), source, hops=2))
     assert source.state == "held"
     rig.do(rig.broker.come_back)
-    ((publication, hops, _),) = rig.broker.published
-    assert (publication.topic, json.loads(publication.payload)["error"]["message"], hops) == ("err", "Why.", 3)
+    ((_, hops, _),) = rig.broker.published
+    (failure,) = rig.failures
+    assert (failure["error"]["message"], hops) == ("Why.", 3)
     assert (source.state, rig.network.seen) == ("acknowledged", [])
     assert (rig.statistics.failed, rig.statistics.refused) == counts
     assert rig.statistics.admission.outstanding == 0

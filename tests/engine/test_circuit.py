@@ -1,5 +1,7 @@
 """BREAKER: when it opens, which calls are probes, and what closes it."""
 
+import math
+
 import pytest
 
 from amqtt_rest_bridge import catalogue
@@ -47,11 +49,6 @@ def opened() -> Target:
     return target
 
 
-def assert_next_probe(target: Target, at: float) -> None:
-    assert not target.passes(99, at - 0.1)
-    assert target.passes(99, at)
-
-
 @pytest.mark.parametrize(
     ("reply", "opens"),
     [
@@ -91,12 +88,6 @@ def test_an_open_one_passes_one_call_at_a_time_and_one_in_five_seconds() -> None
     assert passed == [PROBE_SECONDS * one for one in range(1, 7)]
 
 
-def test_a_probe_that_hangs_is_the_only_one() -> None:
-    target = opened()
-    assert target.passes(1, 5.0)
-    assert not target.passes(2, 600.0)
-
-
 @pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 429, 500])
 def test_any_answer_of_the_target_to_the_probe_closes_it(status: int) -> None:
     target = opened()
@@ -104,6 +95,26 @@ def test_any_answer_of_the_target_to_the_probe_closes_it(status: int) -> None:
     target.reply(1, answer(status), 6.0)
     assert not target.breaker.is_open
     assert target.passes(2, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "next_probe"),
+    [
+        pytest.param(None, math.inf, id="none: it hangs"),
+        pytest.param(catalogue.OAUTH2_FAILED.error("no token"), 10.0, id="it did not reach the target"),
+        pytest.param(answer(503, ("Retry-After", "60")), 66.0, id="Retry-After"),
+    ],
+)
+def test_a_probe_that_does_not_close_it_is_followed_by_another_one(
+    reply: HttpResponse | CallError | None, next_probe: float
+) -> None:
+    target = opened()
+    assert target.passes(1, 5.0)
+    if reply is not None:
+        target.reply(1, reply, 6.0)
+    assert target.breaker.is_open
+    assert not target.passes(2, min(next_probe, 600.0) - 0.1)
+    assert target.passes(2, min(next_probe, 600.0)) is (next_probe < 600.0)
 
 
 def test_a_closed_one_counts_from_the_beginning() -> None:
@@ -122,23 +133,9 @@ def test_what_was_under_way_when_it_opened_does_not_close_it() -> None:
     assert target.breaker.is_open
 
 
-def test_a_probe_that_reached_no_target_leaves_it_open_for_the_next_one() -> None:
-    target = opened()
-    assert target.passes(1, 5.0)
-    target.reply(1, catalogue.OAUTH2_FAILED.error("no token"), 6.0)
-    assert target.breaker.is_open
-    assert_next_probe(target, 10.0)
-
-
-def test_retry_after_delays_the_next_probe() -> None:
-    target = opened()
-    assert target.passes(1, 5.0)
-    target.reply(1, answer(503, ("Retry-After", "60")), 6.0)
-    assert_next_probe(target, 66.0)
-
-
 def test_workers_that_share_a_target_share_its_probes() -> None:
     target = Target(BreakerRule(1, 30))
     target.breaker.workers = 3
     target.reply(0, DOWN, 0.0)
-    assert_next_probe(target, 3 * PROBE_SECONDS)
+    assert not target.passes(1, 3 * PROBE_SECONDS - 0.1)
+    assert target.passes(1, 3 * PROBE_SECONDS)

@@ -5,34 +5,20 @@ import hashlib
 import hmac
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
-from typing import NamedTuple
 
 import pytest
 from msgspec import structs
 
-from amqtt_rest_bridge.engine.event import Call, PreparedEvent
+from amqtt_rest_bridge.engine.event import Call
 from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.lot.model import (
-    ClientEvent,
-    HttpRequest,
-    Message,
-    Method,
-    RestApiConfig,
-    Route,
-    Signature,
-)
+from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route, Signature
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
 from tests.engine.host import host_of
 
-
-class Built(NamedTuple):
-    request: HttpRequest
-    destination: str | None
-
-
 MESSAGE = Message("home/kitchen/temp", b'{"v": 21.50, "id": "a/b", "bad": "x\\r\\ny", "dots": ".."}', 1_767_225_600.5)
+CONFIG = RestApiConfig(base_address="http://host.test:8000/api", enable_client=True)
 
 
 def text(source: str, place: Place = Place.ENDPOINT) -> PlaceholderText:
@@ -40,50 +26,32 @@ def text(source: str, place: Place = Place.ENDPOINT) -> PlaceholderText:
 
 
 def event(
-    method: Method = Method.POST,
-    endpoint: str = "/things",
-    body: str | None = None,
-    headers: tuple[tuple[str, str], ...] = (),
-    destination: str | None = None,
-    place: Place = Place.JSON,
-) -> ClientEvent:
+    method: Method = Method.POST, endpoint: str = "/things", body: str | None = None,
+    headers: tuple[tuple[str, str], ...] = (), destination: str | None = None, place: Place = Place.JSON,
+    signature: Signature | None = None,
+) -> ClientEvent:  # fmt: skip
     return ClientEvent(
-        "event",
-        "home/#",
-        method,
-        text(endpoint),
-        None if body is None else text(body, place),
+        "event", "home/#", method, text(endpoint), None if body is None else text(body, place),
         tuple((name, text(value, Place.HEADER)) for name, value in headers),
-        None if destination is None else text(destination, Place.TOPIC),
-    )
-
-
-CONFIG = RestApiConfig(base_address="http://host.test:8000/api", enable_client=True)
+        None if destination is None else text(destination, Place.TOPIC), signature=signature,
+    )  # fmt: skip
 
 
 def build(
-    made: ClientEvent,
-    config: RestApiConfig = CONFIG,
-    message: Message = MESSAGE,
-    *,
-    key: str | None = None,
-    max_body_bytes: int = 1_000,
-) -> Built:
-    prepared = prepare(Route("route", config), made, host_of(max_body_bytes))
-    return begin(prepared, message, key)
-
-
-def begin(prepared: PreparedEvent, message: Message, key: str | None = None) -> Built:
+    made: ClientEvent, config: RestApiConfig = CONFIG, message: Message = MESSAGE, *, key: str | None = None
+) -> HttpRequest:
+    """Return the request of a message; raise the failure of one that cannot be built."""
+    prepared = prepare(Route("route", config), made, host_of(max_body_bytes=1_000))
     call = Call(1, lambda _: None, prepared, message, len(message.payload), key=key)
     verdict = prepared.build(call)
     if verdict is not None and verdict.failure is not None:
         raise verdict.failure
     assert call.request is not None
-    return Built(call.request, call.destination)
+    return call.request
 
 
-def values(call: Built, name: str) -> list[str]:
-    return [value for key, value in call.request.headers if key.lower() == name.lower()]
+def values(request: HttpRequest, name: str) -> list[str]:
+    return [value for key, value in request.headers if key.lower() == name.lower()]
 
 
 @pytest.mark.parametrize(
@@ -107,42 +75,35 @@ def values(call: Built, name: str) -> list[str]:
     ],
 )
 def test_url_is_base_address_and_endpoint_with_one_slash_between(base: str, endpoint: str, url: str) -> None:
-    assert build(event(endpoint=endpoint), RestApiConfig(base_address=base)).request.url == url
+    assert build(event(endpoint=endpoint), RestApiConfig(base_address=base)).url == url
 
 
-def test_leading_slashes_of_a_topic_do_not_double() -> None:
-    message = structs.replace(MESSAGE, topic="/home")
-    assert build(event(endpoint="{topic}"), message=message).request.url == "http://host.test:8000/api/home"
-
-
-@pytest.mark.parametrize("endpoint", ["/{payload}/b", "{payload}/b"])
-def test_an_empty_value_takes_no_segment_away(endpoint: str) -> None:
-    message = structs.replace(MESSAGE, payload=b"")
-    assert build(event(endpoint=endpoint), message=message).request.url == "http://host.test:8000/api//b"
+@pytest.mark.parametrize(
+    ("endpoint", "topic", "payload", "path"),
+    [
+        pytest.param("{topic}", "/home", b"", "/home", id="leading slashes do not double"),
+        pytest.param("/{payload}/b", "home", b"", "//b", id="an empty value takes no segment away"),
+        pytest.param("{payload}/b", "home", b"", "//b", id="nor the first one"),
+    ],
+)
+def test_a_value_cannot_add_or_remove_a_slash(endpoint: str, topic: str, payload: bytes, path: str) -> None:
+    url = build(event(endpoint=endpoint), message=Message(topic, payload, 0.0)).url
+    assert url == f"http://host.test:8000/api{path}"
 
 
 def test_headers_are_complete_and_in_order() -> None:
     made = event(body='{"v": {value.json.v}}', headers=(("X-B", "1"), ("X-A", "{topic.2}"), ("X-B", "2")))
     call = build(made, replace(CONFIG, username="user", password="pass"))
-    names = [name for name, _ in call.request.headers]
-    assert names == [
-        "Host",
-        "User-Agent",
-        "Accept-Encoding",
-        "X-B",
-        "X-A",
-        "X-B",
-        "Content-Type",
-        "Authorization",
-        "Content-Length",
-    ]
-    assert call.request.headers[3:6] == (("X-B", "1"), ("X-A", "kitchen"), ("X-B", "2"))
+    names = [name for name, _ in call.headers]
+    assert names[:3] == ["Host", "User-Agent", "Accept-Encoding"]
+    assert call.headers[3:6] == (("X-B", "1"), ("X-A", "kitchen"), ("X-B", "2"))
+    assert names[6:] == ["Content-Type", "Authorization", "Content-Length"]
     assert values(call, "Host") == ["host.test:8000"]
     assert values(call, "User-Agent")[0].startswith("amqtt-rest-bridge/")
     assert values(call, "Accept-Encoding") == ["gzip, deflate"]
     assert values(call, "Content-Type") == ["application/json"]
     assert values(call, "Authorization") == ["Basic " + base64.b64encode(b"user:pass").decode()]
-    assert call.request.body == b'{"v": 21.50}'
+    assert call.body == b'{"v": 21.50}'
     assert values(call, "Content-Length") == ["12"]
 
 
@@ -151,7 +112,7 @@ def test_a_header_of_the_event_replaces_the_bridges_own(name: str) -> None:
     made = event(body="x", headers=((name, "mine"),), place=Place.TEXT)
     call = build(made, replace(CONFIG, username="user", password="pass"))
     assert values(call, name) == ["mine"]
-    assert (name, "mine") in call.request.headers
+    assert (name, "mine") in call.headers
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding"])
@@ -179,17 +140,13 @@ def test_content_length_says_what_is_sent(method: Method, body: str | None, leng
     call = build(event(method, body=body, place=Place.TEXT))
     assert values(call, "Content-Length") == length
     assert values(call, "Content-Type") == (["application/json"] if body is not None else [])
-    assert call.request.body == (None if body is None else body.encode())
+    assert call.body == (None if body is None else body.encode())
 
 
-def test_payload_as_body_stays_byte_for_byte() -> None:
+def test_payload_as_body_stays_byte_for_byte_under_the_type_of_the_route() -> None:
     message = structs.replace(MESSAGE, payload=b"\x00\xff\xfe")
-    assert build(event(body="{payload}"), message=message).request.body == b"\x00\xff\xfe"
-
-
-def test_default_content_type_is_the_routes() -> None:
-    call = build(event(body="x", place=Place.TEXT), replace(CONFIG, default_content_type="text/plain"))
-    assert values(call, "Content-Type") == ["text/plain"]
+    call = build(event(body="{payload}"), replace(CONFIG, default_content_type="text/plain"), message)
+    assert (call.body, values(call, "Content-Type")) == (b"\x00\xff\xfe", ["text/plain"])
 
 
 @pytest.mark.parametrize(
@@ -209,21 +166,24 @@ def test_authorization_is_the_routes_own(settings: dict[str, str], expected: lis
     assert values(build(event(), config), "Authorization") == expected
 
 
-def test_username_with_a_colon_is_refused_at_load() -> None:
-    with pytest.raises(ConfigurationError, match="colon"):
-        build(event(), replace(CONFIG, username="a:b", password="p"))
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [({"username": "a:b", "password": "p"}, "colon"), ({"base_address": None}, "BASE_ADDRESS")],
+    ids=["USERNAME", "BASE_ADDRESS"],
+)
+def test_what_cannot_be_used_is_refused_at_load(settings: dict[str, str | None], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        build(event(), replace(CONFIG, **settings))  # type: ignore[arg-type]
 
 
-def test_signature_is_the_hmac_of_the_body() -> None:
-    made = replace(event(body="{payload}"), signature=Signature("key", "X-Sign"))
-    expected = "sha256=" + hmac.new(b"key", MESSAGE.payload, hashlib.sha256).hexdigest()
-    assert values(build(made), "X-Sign") == [expected]
-
-
-def test_signature_of_no_body_is_that_of_an_empty_one() -> None:
-    made = replace(event(), signature=Signature("key"))
-    expected = "sha256=" + hmac.new(b"key", b"", hashlib.sha256).hexdigest()
-    assert values(build(made), "X-Hub-Signature-256") == [expected]
+@pytest.mark.parametrize(
+    ("body", "header", "signed"),
+    [("{payload}", "X-Sign", MESSAGE.payload), (None, "X-Hub-Signature-256", b"")],
+    ids=["of the body", "of no body"],
+)
+def test_signature_is_the_hmac_of_what_is_sent(body: str | None, header: str, signed: bytes) -> None:
+    call = build(event(body=body, signature=Signature("key", header)))
+    assert values(call, header) == ["sha256=" + hmac.new(b"key", signed, hashlib.sha256).hexdigest()]
 
 
 def test_idempotency_key_is_sent_when_there_is_one() -> None:
@@ -239,6 +199,7 @@ def test_idempotency_key_is_sent_when_there_is_one() -> None:
         pytest.param(event(endpoint="/{value.json.dots}/x"), FailureCode.INVALID_VALUE, id="dot segment"),
         pytest.param(event(headers=(("X", "{value.json.bad}"),)), FailureCode.INVALID_VALUE, id="line break in header"),
         pytest.param(event(destination="out/{value.json.id}"), FailureCode.INVALID_VALUE, id="slash in topic"),
+        pytest.param(event(destination="x" * 65_530 + "{topic}"), FailureCode.INVALID_VALUE, id="topic too long"),
         pytest.param(event(body="{topic.9}"), FailureCode.PLACEHOLDER_UNRESOLVED, id="missing level"),
         pytest.param(event(body="x" * 1_001, place=Place.TEXT), FailureCode.PAYLOAD_TOO_LARGE, id="one byte too many"),
     ],
@@ -248,6 +209,10 @@ def test_request_that_cannot_be_built_fails_unsent(made: ClientEvent, code: Fail
         build(made)
     assert (caught.value.code, caught.value.unsent) == (code, True)
     assert caught.value.hint
+
+
+def test_body_of_exactly_the_limit_is_sent() -> None:
+    assert build(event(body="x" * 1_000, place=Place.TEXT)).body == b"x" * 1_000
 
 
 @pytest.mark.parametrize(
@@ -268,40 +233,11 @@ def test_body_is_sent_only_under_a_type_for_which_its_values_are_escaped(
     made = event(body='"{payload}"', headers=(("content-TYPE", header),), place=place)
     message = structs.replace(MESSAGE, payload=payload.encode())
     if body is not None:
-        assert build(made, message=message).request.body == body.encode()
+        assert build(made, message=message).body == body.encode()
         return
     with pytest.raises(CallError, match="would have to be escaped in another way") as caught:
         build(made, message=message)
     assert caught.value.code is FailureCode.INVALID_VALUE
-
-
-def test_body_of_exactly_the_limit_is_sent() -> None:
-    assert build(event(body="x" * 1_000, place=Place.TEXT)).request.body == b"x" * 1_000
-
-
-def test_filled_topic_that_mqtt_cannot_carry_fails() -> None:
-    message = structs.replace(MESSAGE, topic="x" * 65_530)
-    with pytest.raises(CallError) as caught:
-        build(event(destination="answers/{topic}"), message=message)
-    assert caught.value.code is FailureCode.INVALID_VALUE
-
-
-def test_destination_is_filled() -> None:
-    assert build(event(destination="answers/{topic.2}")).destination == "answers/kitchen"
-    assert build(event(destination="answers")).destination == "answers"
-    assert build(event()).destination is None
-
-
-def test_prepared_event_gives_each_message_its_own_request() -> None:
-    made = event(body="{payload}", headers=(("X", "1"),))
-    prepared = prepare(Route("route", CONFIG), made, host_of(99))
-    messages = [structs.replace(MESSAGE, payload=b"%d" % number) for number in range(3)]
-    assert [begin(prepared, message).request.body for message in messages] == [b"0", b"1", b"2"]
-
-
-def test_base_address_that_cannot_be_used_is_refused_at_load() -> None:
-    with pytest.raises(ConfigurationError, match="BASE_ADDRESS"):
-        build(event(), replace(CONFIG, base_address=None))
 
 
 def test_version_is_unknown_where_the_project_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Client mode: what responses and failures become, which calls are tried again, and when."""
 
-import base64
 import json
 from datetime import UTC, datetime
 from email.utils import format_datetime, formatdate
@@ -8,7 +7,7 @@ from email.utils import format_datetime, formatdate
 import pytest
 
 from amqtt_rest_bridge.engine.failures import failure_explained, failure_of, failure_publication
-from amqtt_rest_bridge.engine.requests import envelope, result_of
+from amqtt_rest_bridge.engine.requests import result_of
 from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker
@@ -22,7 +21,7 @@ from amqtt_rest_bridge.lot.model import (
     ResponseFormat,
 )
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
-from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 
 RUN = "a run"
 NAME = "route", "event"
@@ -31,26 +30,15 @@ REQUEST = HttpRequest(Method.POST, "http://host.test/path?key=secret")
 NOW = 1_767_225_600.0
 
 
-def topic(source: str) -> PlaceholderText:
-    return parse(source, Place.TOPIC, Mode.CLIENT)
-
-
 def event(
-    destination: str | None = None,
-    error_topic: str | None = None,
-    response_format: ResponseFormat = ResponseFormat.BODY,
-    retain: bool = False,
-) -> ClientEvent:
+    destination: str | None = None, error_topic: str | None = None,
+    response_format: ResponseFormat = ResponseFormat.BODY, retain: bool = False,
+) -> ClientEvent:  # fmt: skip
     return ClientEvent(
-        "event",
-        "home/#",
-        Method.POST,
-        parse("/", Place.ENDPOINT, Mode.CLIENT),
-        destination_topic=None if destination is None else topic(destination),
-        error_topic=error_topic,
-        response_format=response_format,
-        retain=retain,
-    )
+        "event", "home/#", Method.POST, parse("/", Place.ENDPOINT, Mode.CLIENT),
+        destination_topic=None if destination is None else parse(destination, Place.TOPIC, Mode.CLIENT),
+        error_topic=error_topic, response_format=response_format, retain=retain,
+    )  # fmt: skip
 
 
 def response(status: int = 200, body: bytes = b"", *headers: tuple[str, str]) -> HttpResponse:
@@ -60,40 +48,34 @@ def response(status: int = 200, body: bytes = b"", *headers: tuple[str, str]) ->
 FAILED = CallError(FailureCode.TIMEOUT, "too slow", "wait")
 
 
+def published(made: Publication | None) -> Publication:
+    assert made is not None
+    return made
+
+
 @pytest.mark.parametrize("body", [b"", b"text", b"\x00\xff"])
 @pytest.mark.parametrize("retain", [False, True])
 def test_result_is_the_body_byte_for_byte(body: bytes, retain: bool) -> None:
     made = result_of(event("out", retain=retain), MESSAGE, "out", response(200, body))
     assert made == Publication("out", body, retain)
+    assert result_of(event(), MESSAGE, None, response(200, body)) is None
 
 
-def test_no_destination_publishes_no_result() -> None:
-    assert result_of(event(), MESSAGE, None, response()) is None
-
-
-def test_envelope_holds_all_of_the_response() -> None:
-    answer = response(201, "grüß".encode(), ("X-B", "1"), ("Set-Cookie", "a"), ("x-b", "2"))
-    made = result_of(event("out", response_format=ResponseFormat.ENVELOPE), MESSAGE, "out", answer)
-    assert made is not None
-    assert (
-        made.payload
-        == (
-            '{"status":201,"reason":"Reason","headers":{"x-b":"1, 2","set-cookie":"a"},"body":"grüß",'
-            '"body_encoding":"utf-8","elapsed_ms":12.3}'
-        ).encode()
+@pytest.mark.parametrize(
+    ("body", "encoding", "text"), [("grüß".encode(), "utf-8", "grüß"), (b"\xff\x00", "base64", "/wA=")]
+)
+def test_envelope_holds_all_of_the_response(body: bytes, encoding: str, text: str) -> None:
+    answer = response(201, body, ("X-B", "1"), ("Set-Cookie", "a"), ("x-b", "2"))
+    made = published(result_of(event("out", response_format=ResponseFormat.ENVELOPE), MESSAGE, "out", answer))
+    assert made.payload.decode() == (
+        f'{{"status":201,"reason":"Reason","headers":{{"x-b":"1, 2","set-cookie":"a"}},"body":"{text}",'
+        f'"body_encoding":"{encoding}","elapsed_ms":12.3}}'
     )
 
 
-def test_envelope_of_binary_is_base64() -> None:
-    members = json.loads(envelope(response(200, b"\xff\x00")))
-    assert members["body_encoding"] == "base64"
-    assert base64.b64decode(members["body"]) == b"\xff\x00"
-
-
-def test_failure_payload_tells_what_where_and_for_which_message() -> None:
-    made = failure_publication(RUN, NAME, event("out"), MESSAGE, FAILED)
-    assert made is not None
-    assert made.topic == "out"
+def test_failure_payload_says_what_where_and_for_which_message_and_is_not_retained() -> None:
+    made = published(failure_publication(RUN, NAME, event("out", retain=True), MESSAGE, FAILED))
+    assert (made.topic, made.retain) == ("out", False)
     assert made.payload == (
         b'{"error":{"code":"timeout","message":"too slow","hint":"wait"},"id":"a run","route":"route","event":"event",'
         b'"source_topic":"home/kitchen","timestamp":"2026-01-01T00:00:00.250Z"}'
@@ -101,24 +83,12 @@ def test_failure_payload_tells_what_where_and_for_which_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "members"),
-    [
-        (b"why", {"status": 500, "body": "why", "body_encoding": "utf-8"}),
-        (b"", {"status": 500, "body": "", "body_encoding": "utf-8"}),
-        (b"\xff", {"status": 500, "body": "/w==", "body_encoding": "base64"}),
-    ],
+    ("body", "text", "encoding"), [(b"why", "why", "utf-8"), (b"", "", "utf-8"), (b"\xff", "/w==", "base64")]
 )
-def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, members: dict[str, object]) -> None:
-    made = failure_publication(RUN, NAME, event("out"), MESSAGE, FAILED, response(500, body))
-    assert made is not None
+def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, text: str, encoding: str) -> None:
+    made = published(failure_publication(RUN, NAME, event("out"), MESSAGE, FAILED, response(500, body)))
     payload = json.loads(made.payload)
-    assert {name: payload[name] for name in members} == members
-
-
-def test_failure_is_not_retained() -> None:
-    made = failure_publication(RUN, NAME, event("out", retain=True), MESSAGE, FAILED)
-    assert made is not None
-    assert not made.retain
+    assert (payload["status"], payload["body"], payload["body_encoding"]) == (500, text, encoding)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +103,8 @@ def test_failure_is_not_retained() -> None:
     ],
 )
 def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: str | None) -> None:
-    published = failure_publication(RUN, NAME, made, MESSAGE, FAILED)
-    assert (None if published is None else published.topic) == expected
+    failure = failure_publication(RUN, NAME, made, MESSAGE, FAILED)
+    assert (None if failure is None else failure.topic) == expected
 
 
 # Which responses are failures.
@@ -220,15 +190,17 @@ def test_call_is_retried_only_where_it_helps_and_does_no_harm(
     assert {m for m in Method if retries.is_retryable(m, outcome, lossless=True)} == retried_lossless
 
 
-def test_delays_double_up_to_30_seconds() -> None:
-    assert [retries.backoff(n, 0.0) for n in range(1, 10)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert retries.backoff(10_000, 0.0) == 30
-
-
-def test_jitter_adds_up_to_a_quarter_and_never_passes_30_seconds() -> None:
-    assert retries.backoff(1, 1.0) == 0.625
-    assert retries.backoff(3, 0.5) == 2.25
-    assert retries.backoff(7, 1.0) == 30
+@pytest.mark.parametrize(
+    ("chance", "delays"),
+    [
+        pytest.param(0.0, [0.5, 1, 2, 4, 8, 16, 30, 30, 30], id="doubled up to 30 s"),
+        pytest.param(0.5, [0.5625, 1.125, 2.25, 4.5, 9, 18, 30, 30, 30], id="jitter"),
+        pytest.param(1.0, [0.625, 1.25, 2.5, 5, 10, 20, 30, 30, 30], id="up to a quarter more, and never over 30 s"),
+    ],
+)
+def test_the_delay_before_each_attempt_is_the_backoff(chance: float, delays: list[float]) -> None:
+    assert [retries.backoff(attempt, chance) for attempt in range(1, 10)] == delays
+    assert retries.backoff(10_000, chance) == 30
 
 
 @pytest.mark.parametrize(
@@ -259,10 +231,6 @@ def test_jitter_adds_up_to_a_quarter_and_never_passes_30_seconds() -> None:
 )
 def test_retry_after_is_read_as_seconds_or_date(value: str, seconds: float | None) -> None:
     assert retries.retry_after(response(503, b"", ("retry-after", value)), NOW) == seconds
-
-
-def test_no_retry_after_asks_for_nothing() -> None:
-    assert retries.retry_after(response(503), NOW) is None
 
 
 @pytest.mark.parametrize(

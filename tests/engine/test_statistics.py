@@ -93,17 +93,9 @@ def test_the_status_counts_every_message() -> None:
     one.retried += 1
     status = one.status(110.5)
     assert status["messages"] == {
-        "total": 7,
-        "succeeded": 2,
-        "failed": 1,
-        "retried": 1,
-        "retrying": 0,
-        "refused": 1,
-        "skipped": 0,
-        "queued": 1,
-        "in_flight": 2,
-        "held_bytes": 0,
-    }
+        "total": 7, "succeeded": 2, "failed": 1, "retried": 1, "retrying": 0, "refused": 1, "skipped": 0, "queued": 1,
+        "in_flight": 2, "held_bytes": 0,
+    }  # fmt: skip
     assert status["errors"] == {"total": 2, "consecutive": 2}
     assert status["last_error"]["code"] == "overloaded"
     assert status["last_success"] == "1970-01-01T00:01:41.000Z"

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.engine.statistics import RouteError, RouteStatistics
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
 from amqtt_rest_bridge.lot.model import Message, Route
 from tests.support.answering import FakeBroker, port
-from tests.support.server_mode import error_code, event, route
+from tests.support.server_mode import event, route
 
 ANSWERS = {
     "+": ("200 OK", None),
@@ -132,56 +132,40 @@ def test_errors_in_a_row_are_counted() -> None:
     assert serving.statistics.status(102.0)["errors"]["consecutive"] == 2
 
 
-def test_a_request_says_nothing_of_the_connection_to_a_target() -> None:
+def test_the_latency_is_that_of_requests_that_were_served_which_say_nothing_of_the_connection_to_a_target() -> None:
     serving = Serving(both=True)
-    serving.serve("+")
-    assert serving.statistics.status(102.0)["connection"] == "idle"
-
-
-def test_the_latency_is_that_of_requests_that_were_served() -> None:
-    serving = Serving()
     serving.serve("+++t1")
-    assert serving.statistics.status(102.0)["latency_ms"] == {"p50": 20.0, "p99": 30.0}
+    status = serving.statistics.status(102.0)
+    assert (status["latency_ms"], status["connection"]) == ({"p50": 20.0, "p99": 30.0}, "idle")
 
 
-@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+FAILED = ["WARNING 504 reply_timeout", "WARNING 503 broker_unavailable (the last of 4)"]
+
+
+@pytest.mark.parametrize(
+    ("level", "answers", "lines"),
+    [
+        pytest.param(logging.INFO, "s", ["INFO 200 duplicate"], id="the reason of what publishes nothing"),
+        pytest.param(logging.INFO, "+1", ["INFO 200", "INFO 401 unauthorized"], id="a refused caller"),
+        pytest.param(logging.INFO, "to++txb", [FAILED[0], "INFO 200", FAILED[1], "INFO 200"], id="what is not served"),
+        pytest.param(logging.WARNING, "+10to++txb", FAILED, id="that alone, if only warnings are logged"),
+        pytest.param(
+            logging.INFO, "+1+0", ["INFO 200", "INFO 401 unauthorized", "INFO 200", "INFO 400 invalid_request"],
+            id="refusals apart from answers of another class",
+        ),
+    ],
+)  # fmt: skip
 def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warning(
-    caplog: pytest.LogCaptureFixture, level: int
+    caplog: pytest.LogCaptureFixture, level: int, answers: str, lines: list[str]
 ) -> None:
-    """The others, refused callers among them, are only looked at where INFO is logged."""
+    caplog.set_level(level, logger="amqtt_rest_bridge.engine.outcome")
     serving = Serving()
-    with caplog.at_level(level):
-        serving.serve("+10totxb++")
-        serving.broker.clock.advance(1.0)
-    lines = [
-        (logging.INFO, "answered POST /hook with 200, run an id"),
-        (logging.INFO, "answered POST /hook with 401 unauthorized, run an id"),
-        (logging.WARNING, "answered POST /hook with 504 reply_timeout, run an id"),
-        (logging.INFO, "answered POST /hook with 200, run an id (the last of 2)"),
-        (logging.INFO, "answered POST /hook with 400 invalid_request, run an id"),
-        (logging.WARNING, "answered POST /hook with 503 broker_unavailable, run an id (the last of 4)"),
-    ]
-    wanted = [
-        (of, f"route R, event E: {line}".replace("event E:", "event Event:")) for of, line in lines if of >= level
-    ]
-    assert [(one.levelno, one.getMessage()) for one in caplog.records] == wanted
-
-
-def test_a_request_that_publishes_nothing_has_the_reason_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge.engine.outcome")
-    Serving().serve("s")
-    assert caplog.messages == ["route R, event Event: answered POST /hook with 200 duplicate, run an id"]
-
-
-def test_a_preflight_that_is_refused_counts_as_a_caller_of_its_endpoint() -> None:
-    hooks = port(event(), enable_cors=True, cors_origins=("https://shop.example",))
-    asked = {"Access_Control_Request_Method": "POST"}
-    assert hooks.ask("OPTIONS", "/hook", Origin="https://shop.example", **asked).status_code == 204
-    assert hooks.broker.counted == []
-    refusal = hooks.ask("OPTIONS", "/hook", Origin="https://evil.example", **asked)
-    assert (refusal.status_code, error_code(refusal)) == (403, "origin_not_allowed")
-    assert refusal.headers["vary"] == "Origin"
-    assert hooks.broker.counted == [("Hooks", "origin_not_allowed")]
+    serving.serve(answers)
+    serving.broker.clock.advance(1.0)
+    begin = "route R, event Event: answered POST /hook with "
+    found = [f"{one.levelname} {one.getMessage().removeprefix(begin)}" for one in caplog.records]
+    assert all(", run an id" in line for line in found)
+    assert [line.replace(", run an id", "") for line in found] == lines
 
 
 def test_a_message_that_is_too_large_to_be_an_answer_is_an_error_of_the_route_and_changes_nothing(
@@ -199,17 +183,3 @@ def test_a_message_that_is_too_large_to_be_an_answer_is_an_error_of_the_route_an
     assert caplog.messages == [f"route Hooks, event {name}: {told}" for name in ("Read", "Ask")]
     status = rooms.broker.statistics.statistics["Hooks"].status(0.0)
     assert (status["last_error"]["code"], status["errors"]["total"]) == ("payload_too_large", 2)
-
-
-def test_refusals_are_never_folded_into_a_line_of_answers_of_another_class(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge.engine.outcome")
-    serving = Serving()
-    serving.serve("+1+1+0+x+o")
-    assert [line.partition(": ")[2].partition(", run")[0] for line in caplog.messages] == [
-        "answered POST /hook with 200", "answered POST /hook with 401 unauthorized",
-        "answered POST /hook with 500 internal_error",
-    ]  # fmt: skip
-    caplog.clear()
-    serving.broker.clock.advance(1.0)
-    lines = [line.partition("with ")[2].replace(", run an id", "") for line in caplog.messages]
-    assert lines == ["200 (the last of 4)", "400 invalid_request (the last of 2)", "503 overloaded"]

@@ -77,20 +77,21 @@ def test_what_callers_send_is_named_and_never_shown() -> None:
     assert "s3cret" not in json.dumps(document)
 
 
-def test_the_schema_of_an_event_is_that_of_its_body(tmp_path: Path) -> None:
-    schema = {"$defs": {"level": {"type": "integer"}}, "properties": {"level": {"$ref": "#/$defs/level"}}}
-    (tmp_path / "body.json").write_text(json.dumps(schema))
-    text = ROUTES.replace('WITH ENDPOINT "/hook"', f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"')
-    body = description(text)["paths"]["/hook"]["post"]["requestBody"]
-    assert body["content"]["application/json"]["schema"] == {"$id": "urn:rest-bridge:Home:Hook"} | schema
-    assert str(tmp_path) not in json.dumps(description(text))
-
-
-def test_a_schema_with_half_a_surrogate_pair_costs_no_port(tmp_path: Path) -> None:
-    (tmp_path / "body.json").write_text(r'{"title": "caf\u00e9", "const": "\ud800"}')
-    text = ROUTES.replace('WITH ENDPOINT "/hook"', f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"')
-    shown = description(text)["paths"]["/hook"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert (shown["title"], shown["const"]) == ("caf\u00e9", "\ud800")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"$defs": {"level": {"type": "integer"}}, "properties": {"level": {"$ref": "#/$defs/level"}}}', None),
+        (r'{"title": "caf\u00e9", "const": "\ud800"}', {"title": "caf\u00e9", "const": "\ud800"}),
+    ],
+    ids=["with a reference", "with half a surrogate pair"],
+)
+def test_the_schema_of_an_event_is_that_of_its_body(tmp_path: Path, text: str, shown: dict[str, Any] | None) -> None:
+    (tmp_path / "body.json").write_text(text)
+    setting = f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"'
+    described = description(ROUTES.replace('WITH ENDPOINT "/hook"', setting))
+    body = described["paths"]["/hook"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$id": "urn:rest-bridge:Home:Hook"} | (shown or json.loads(text))
+    assert str(tmp_path) not in json.dumps(described)
 
 
 def test_it_is_served_where_the_setting_is_on_and_to_any_caller() -> None:
@@ -103,13 +104,10 @@ def test_it_is_served_where_the_setting_is_on_and_to_any_caller() -> None:
     assert Answering(*load_text(ROUTES).routes).ask("GET", "/openapi.json").status_code == 404
 
 
-def test_an_endpoint_with_its_path_wins() -> None:
+def test_an_endpoint_with_its_path_and_method_wins_and_one_with_any_segment_does_not() -> None:
     made = Answering(route(event("GET", "/openapi.json", None, source="own")), openapi=True)
     made.broker.changed("own", b"mine")
     assert made.ask("GET", "/openapi.json").content == b"mine"
-
-
-def test_a_segment_that_may_be_anything_and_another_method_leave_the_description_where_it_is() -> None:
     read = event("GET", "/{x}", None, source="own/{path.x}", read_topic=topic("own/{path.x}"))
     made = Answering(route(read, event("POST", "/openapi.json", name="Post"), server_token=("t0ken",)), openapi=True)
     assert made.ask("GET", "/openapi.json").json["openapi"] == "3.1.0"

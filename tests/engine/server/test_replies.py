@@ -12,45 +12,38 @@ from tests.support.server_mode import REQUEST_ID, error_code, event, payload, ro
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def reading(payloads: dict[str, bytes]) -> Answering:
+def reading(payload: bytes | None) -> Answering:
     room = port(event("GET", "/room", None, source="room/1"))
-    for topic, latest in payloads.items():
-        room.broker.changed(topic, latest)
+    if payload is not None:
+        room.broker.changed("room/1", payload)
     return room
 
 
 def test_a_read_event_answers_with_the_latest_payload() -> None:
-    room = reading({"room/1": b'{"temperature": 21.5}'})
+    room = reading(b'{"temperature": 21.5}')
     result = room.ask("GET", "/room")
     assert (result.status_code, result.json) == (200, {"temperature": 21.5})
     assert result.headers["content-type"] == "application/json"
     assert result.headers["cache-control"] == "no-cache"
     assert result.headers["x-content-type-options"] == "nosniff"
     assert room.published == []
+    assert room.ask("HEAD", "/room") == result  # the HTTP server leaves the body out
 
 
-def test_before_the_first_message_there_is_none() -> None:
-    result = reading({}).ask("GET", "/room")
+def test_an_empty_payload_is_a_message_and_before_the_first_message_there_is_none() -> None:
+    result = reading(b"").ask("GET", "/room")
+    assert (result.status_code, result.content) == (200, b"")
+    result = reading(None).ask("GET", "/room")
     assert (result.status_code, error_code(result)) == (404, "no_message")
 
 
-def test_an_empty_payload_is_a_message() -> None:
-    result = reading({"room/1": b""}).ask("GET", "/room")
-    assert (result.status_code, result.content) == (200, b"")
-
-
 def test_a_caller_that_has_the_payload_gets_304() -> None:
-    room = reading({"room/1": b"21.5"})
+    room = reading(b"21.5")
     tag = room.ask("GET", "/room").headers["etag"]
     result = room.ask("GET", "/room", If_None_Match=f'"x", W/{tag}')
     assert (result.status_code, result.content, result.headers["etag"]) == (304, b"", tag)
     room.broker.changed("room/1", b"21.6")
     assert room.ask("GET", "/room", If_None_Match=tag).status_code == 200
-
-
-def test_head_of_a_read_event_is_answered_like_get() -> None:
-    room = reading({"room/1": b"21.5"})
-    assert room.ask("HEAD", "/room") == room.ask("GET", "/room")  # the HTTP server leaves the body out
 
 
 @pytest.mark.parametrize(
@@ -97,18 +90,15 @@ def asking(reply: str = "answers/{request_id}") -> Answering:
     )
 
 
-def test_a_request_waits_for_the_reply_to_its_own_id() -> None:
+@pytest.mark.parametrize(
+    ("reply", "content_type"), [(b'{"to": 1}', "application/json"), (b"\xff", "application/octet-stream")]
+)
+def test_a_request_waits_for_the_reply_to_its_own_id(reply: bytes, content_type: str) -> None:
     questions = asking()
-    questions.broker.on_wait = lambda topic: b'{"to": "%s"}' % topic.encode()
+    questions.broker.on_wait = lambda topic: reply if topic == f"answers/{REQUEST_ID}" else None
     result = questions.ask("POST", "/ask", "what?")
-    assert (result.status_code, result.json) == (200, {"to": f"answers/{REQUEST_ID}"})
+    assert (result.status_code, result.content, result.headers["content-type"]) == (200, reply, content_type)
     assert json.loads(questions.broker.published[0].payload) == [REQUEST_ID, "what?"]
-
-
-def test_the_waiter_exists_before_the_request_is_published_and_is_gone_afterwards() -> None:
-    questions = asking()
-    questions.broker.on_wait = lambda _topic: b"x"
-    questions.ask("POST", "/ask", "what?")
     assert questions.broker.log == [f"expect answers/{REQUEST_ID}", "publish questions", f"done answers/{REQUEST_ID}"]
 
 
@@ -116,30 +106,18 @@ def test_without_a_reply_the_answer_is_504_and_the_request_has_been_published() 
     questions = asking()
     result = questions.ask("POST", "/ask", "what?")
     assert (result.status_code, error_code(result)) == (504, "reply_timeout")
-    assert len(questions.published) == 1
-    assert questions.waited == [7]
+    assert (len(questions.published), questions.waited) == (1, [7])
     assert questions.broker.log[-1] == f"done answers/{REQUEST_ID}"
     assert questions.broker.counted == [("Hooks", "reply_timeout")]
 
 
-def test_a_reply_is_given_with_the_type_of_its_content() -> None:
-    questions = asking()
-    questions.broker.on_wait = lambda _topic: b"\xff"
-    assert questions.ask("POST", "/ask", "what?").headers["content-type"] == "application/octet-stream"
-
-
-def test_path_parameters_are_inserted_into_the_reply_topic() -> None:
-    things = port(event(endpoint="/things/{id}", destination="in/{path.id}", reply="out/{path.id}/{request_id}"))
+def test_path_parameters_are_inserted_into_the_reply_topic_and_nothing_is_published_if_they_cannot() -> None:
+    things = port(event(endpoint="/things/{id}", destination="in", reply="out/{path.id}/{request_id}"))
+    for name in ("a%2Fb", "%2B"):
+        assert error_code(things.ask("POST", f"/things/{name}", "what?")) == "invalid_request"
+    assert things.published == []
     things.ask("POST", "/things/7", "what?")
     assert things.broker.log[0] == f"expect out/7/{REQUEST_ID}"
-    assert error_code(things.ask("POST", "/things/a%2Fb", "what?")) == "invalid_request"
-    assert len(things.published) == 1
-
-
-def test_a_reply_topic_that_cannot_be_filled_publishes_nothing() -> None:
-    things = port(event(endpoint="/things/{id}", destination="in", reply="out/{path.id}/{request_id}"))
-    assert error_code(things.ask("POST", "/things/%2B", "what?")) == "invalid_request"
-    assert things.published == []
 
 
 def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
@@ -166,13 +144,12 @@ def test_a_request_that_waits_when_the_bridge_closes_is_answered() -> None:
 
 
 def test_with_mqtt_5_a_reply_is_known_by_its_correlation_data() -> None:
-    event_of = event(endpoint="/ask", destination="questions", reply="answers")
-    questions = Answering(route(event_of), is_mqtt_5=True)
+    questions = Answering(route(event(endpoint="/ask", destination="questions", reply="answers")), is_mqtt_5=True)
     tasks = [questions.start(questions.begin("POST", "/ask", text)) for text in ("1", "2")]
     properties = [publication.properties for publication in questions.broker.published]
-    assert [one and one.response_topic for one in properties] == ["answers", "answers"]
-    for text, one in reversed(list(zip((b"to 1", b"to 2"), properties, strict=True))):
+    for text, one in ((b"to 2", properties[1]), (b"to 1", properties[0])):
         assert one is not None
+        assert one.response_topic == "answers"
         questions.mode.see(Message("answers", b"to nobody", 0.0))
         questions.mode.see(Message("answers", text, 0.0, MessageProperties((("traceparent", TRACE),), one.correlation)))
     answers = [questions.finish(task) for task in tasks]
@@ -184,6 +161,9 @@ def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
     questions = port(event("GET", "/ask", "questions", reply="answers/{request_id}"))
     assert questions.ask("HEAD", "/ask").status_code == 200
     assert questions.broker.log == []
+
+
+# One reply topic for all: requests take turns.
 
 
 def test_requests_of_one_reply_topic_without_id_are_served_one_after_the_other() -> None:
@@ -213,30 +193,23 @@ def test_a_request_that_does_not_get_its_turn_publishes_nothing() -> None:
 
 def test_a_request_that_gives_up_before_its_turn_keeps_the_others_order() -> None:
     questions = asking("answers/all")
-    first, second, third = [questions.start(questions.begin("POST", "/ask", str(number))) for number in range(3)]
-    second.cancel()
-    questions.settle()
-    assert len(questions.published) == 1
-    first.cancel()
-    questions.settle()
-    assert [json.loads(body)[1] for _, body in questions.published] == ["0", "2"]
-    third.cancel()
-    questions.settle()
-    assert questions.mode._shared.turns._queues == {}
+    tasks = [questions.start(questions.begin("POST", "/ask", str(number))) for number in range(3)]
+    for number, published in ((1, ["0"]), (0, ["0", "2"]), (2, ["0", "2"])):
+        tasks[number].cancel()
+        questions.settle()
+        assert [json.loads(body)[1] for _, body in questions.published] == published
+    assert questions.mode._shared.turns._queues == questions.mode._replies._awaited == {}
 
 
-def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
+def test_topics_do_not_wait_for_each_other() -> None:
     questions = port(event(endpoint="/ask/{id}", destination="questions", reply="answers/{path.id}"))
     tasks = [questions.start(questions.begin("POST", f"/ask/{name}", name)) for name in ("a", "b")]
     assert [body for _, body in questions.published] == [b"a", b"b"]
     for task in tasks:
         task.cancel()
-    questions.settle()
-    assert questions.mode._shared.turns._queues == questions.mode._replies._awaited == {}
 
 
 # Reply filters over reloads.
-
 
 LONG, SHORT = 30, 5
 LONGEST = {LONG: 65.0, SHORT: 15.0}
@@ -248,28 +221,17 @@ def watching(timeout: int, *replies: str) -> Route:
     return route(*events, request_timeout=timeout)
 
 
-def test_a_reply_filter_that_is_gone_is_watched_until_its_last_request_has_ended() -> None:
+@pytest.mark.parametrize(
+    "shorter", [pytest.param([], id="gone"), pytest.param([watching(SHORT, "a")], id="another timeout, then gone")]
+)
+def test_a_reply_filter_that_is_gone_is_watched_until_its_last_request_has_ended(shorter: list[Route]) -> None:
     asking = Answering(watching(LONG, "a"))
+    asking.use(*shorter)
     kept = watching(SHORT, "b")
-    asking.use(kept)
-    asking.clock.advance(LONGEST[LONG] - 1.0)
-    asking.use(kept)
-    assert asking.mode.filters == {"a", "b"}
-    asking.clock.advance(2.0)
-    asking.use(kept)
-    assert asking.mode.filters == {"b"}
-
-
-def test_a_shorter_definition_does_not_cut_the_longer_one_before_it_short() -> None:
-    asking = Answering(watching(LONG, "a"))
-    asking.use(watching(SHORT, "a"))
-    asking.use()
-    asking.clock.advance(LONGEST[LONG] - 1.0)
-    asking.use()
-    assert asking.mode.filters == {"a"}
-    asking.clock.advance(2.0)
-    asking.use()
-    assert asking.mode.filters == set()
+    for seconds, filters in ((0.0, {"a", "b"}), (LONGEST[LONG] - 1.0, {"a", "b"}), (2.0, {"b"})):
+        asking.clock.advance(seconds)
+        asking.use(kept)
+        assert asking.mode.filters == filters
 
 
 def test_many_reloads_watch_no_more_than_the_filters_in_use_and_those_just_gone() -> None:
