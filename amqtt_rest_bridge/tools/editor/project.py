@@ -1,7 +1,10 @@
-"""The route files of an editor: their texts as they are typed, and what is wrong with them, alone and together. Pure.
+"""The route files of a workspace, with their texts as they are in the editor, and the faults of each. Pure.
 
-A text is read in parts, each from one DEFINE to the next. After a keystroke only the part that has changed is read
-again, so that editing a long text is quick.
+A text is split before each DEFINE into parts. A part whose text was read before is not read again, so that a keystroke
+in a long file costs the reading of one definition.
+
+The faults are those of `rest-bridge check`, which reads a text in one piece: the faults of a part get their places in
+the whole text, and the parts of all files of a folder are joined as whole texts are.
 """
 
 import re
@@ -20,10 +23,10 @@ from amqtt_rest_bridge.tools.editor.places import UTF_16, EditorPlace, Lines, No
 MAX_TEXT = 1 << 20
 """Characters of a file beyond which it is not read while it is typed."""
 _DEFINE = re.compile(r"^(?=[^\S\n]*DEFINE(?![\w-]))", re.MULTILINE | re.IGNORECASE)
-_ANY_TYPE = re.compile(r"\"\*/\*\"|'\*/\*'")
-# The messages and hints of faults that name a line.
-_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")
-_START = Position(1, 1)
+_ANY_MEDIA_TYPE = re.compile(r"\"\*/\*\"|'\*/\*'")
+"""The string "*/*", as in ADD Accept "*/*". It neither ends a comment nor begins one."""
+_MESSAGE_WITH_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")
+"""The messages and hints that name a line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Part:
-    """A definition with its text, or what precedes the first definition.
+    """A definition with its text, or the text before the first definition.
 
-    `offset` and `line` are where it begins in its source, both from 0. `alone` and `loaded` are the events and faults
-    of its text. Places in `alone` count from the beginning of the part, places in `loaded` from that of the source.
+    `source` names the text that the part is of: the path of a file, or that of a cell of a notebook (`split_cell`).
+    The part begins there at `offset`, on `line`, both counted from 0. `in_part` and `in_source` are what was loaded of
+    it: the same events and faults, with their places counted from the beginning of the part, or of the source.
     """
 
     source: str
@@ -51,8 +55,8 @@ class Part:
     offset: int
     line: int
     parsed: ParsedText
-    alone: LoadedText
-    loaded: LoadedText
+    in_part: LoadedText
+    in_source: LoadedText
 
     def blocks(self) -> Iterator[tuple[Definition, Block]]:
         """Return the blocks with their definitions, in the order of the text."""
@@ -61,9 +65,9 @@ class Part:
 
 @dataclass(slots=True)
 class RouteText:
-    """A file: its text, the cells of a notebook by their numbers, and its parts.
+    """A file: its text, its parts, and if it is a notebook its cells by their numbers.
 
-    `unread` has the faults of a file that is too large, or whose octets cannot be read.
+    `unread` has a fault if the file is too large to be read here, and those of octets that are not text.
     """
 
     path: str
@@ -74,12 +78,12 @@ class RouteText:
     unread: LoadedText = field(default_factory=LoadedText)
 
     def offset_in_file(self, source: str, offset: int) -> int:
-        """Return where a character of a source is in the file, for a notebook in its JSON text."""
+        """Return the offset in the file of an offset in a source; in a notebook that is one in its JSON text."""
         cell = self.cells.get(split_cell(source)[1])
         return offset if cell is None else cell.offset(offset)
 
     def part_at(self, offset: int) -> tuple[Part, int] | None:
-        """Return the part at an offset of the file, and the offset in it."""
+        """Return the part at an offset of the file, and the offset in the part; None between two cells."""
         found = None
         for part in self.parts:
             cell = self.cells.get(split_cell(part.source)[1])
@@ -95,7 +99,7 @@ def folder_of(path: str) -> str:
 
 
 class Project:
-    """The files of a workspace by their paths, with the faults of each; paths are names, nothing is read from disk.
+    """The files of a workspace by their paths. Paths are names only: `session` reads the files from disk.
 
     `units` is what columns count: utf-8, utf-16 or utf-32.
     """
@@ -104,8 +108,9 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        # Of files that `put_in_steps` is reading: parts by path and text.
-        self._unfinished_parts: dict[str, dict[str, Part]] = {}
+        # What `put_in_steps` has read of a file so far, by path and text of the part. If the next keystroke cancels it,
+        # the reading of the new text goes on from there.
+        self._parts_read: dict[str, dict[str, Part]] = {}
 
     def put(self, path: str, text: str) -> None:
         """Add a file, or change its text."""
@@ -113,92 +118,98 @@ class Project:
             pass
 
     def put_in_steps(self, path: str, text: str) -> Generator[None]:
-        """Do what `put` does, and yield after each part that is read. Nothing changes unless all steps are done."""
-        old = self.files.get(path)
+        """Do what `put` does, and yield after each part that is read. The file changes with the last step."""
         file = RouteText(path, text, Lines(text, self.units))
         if len(text) > MAX_TEXT:
             message = f"this file has more than {MAX_TEXT} characters: it is not checked here"
-            fault = Fault(path, _START, Severity.WARNING, message, "use rest-bridge check", FaultCode.UNREADABLE)
+            start = Position(1, 1)
+            fault = Fault(path, start, Severity.WARNING, message, "use rest-bridge check", FaultCode.UNREADABLE)
             file.unread = LoadedText(faults=(fault,))
             self.files[path] = file
             return
         if is_notebook(path):
             file.cells = {cell.number: cell for cell in cells_of(text)}
-        known = self._unfinished_parts.setdefault(path, {})
-        known.update({part.text: part for part in (old.parts if old is not None else ())})
-        # An editor may send half a surrogate pair; its replacement "?" is one character too.
+        known = self._parts_read.setdefault(path, {})
+        if path in self.files:
+            known.update({part.text: part for part in self.files[path].parts})
+        # An editor may send half a surrogate pair. It is read as "?", which is one character too.
         sources = list(sources_of(path, text.encode("utf-8", "replace")))
         file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
         for source in sources:
-            parts_before, errors, line = len(file.parts), 0, 0
-            for offset, part_text in _parts(source.text):
+            first, errors, line = len(file.parts), 0, 0
+            for offset, part_text in _split(source.text):
                 part = self._part(source.path, part_text, offset, line, known.get(part_text))
                 file.parts.append(part)
                 line += part_text.count("\n")
                 errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
-                if errors > MOST_UNREADABLE:  # read the source as one part: it ends at the same fault as in `check`
-                    file.parts[parts_before:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
+                if errors > MOST_UNREADABLE:
+                    # `check` leaves the rest of such a text unread. Read as one part, it ends here at the same fault.
+                    file.parts[first:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
                     break
                 if part_text not in known:
                     known[part_text] = part
                     yield
         self.files[path] = file
-        self._unfinished_parts.pop(path, None)
+        self._parts_read.pop(path, None)
 
     def remove(self, path: str) -> None:
         """Forget a file."""
         self.files.pop(path, None)
-        self._unfinished_parts.pop(path, None)
+        self._parts_read.pop(path, None)
 
     def reload(self, paths: Iterable[str]) -> None:
-        """Read the variables, secrets and certificates of files again."""
-        files = [self.files[path] for path in paths if path in self.files]
-        for part in (part for file in files for part in file.parts):
-            part.alone = load_text(Source("", part.text), part.parsed, self._environment)
-            part.loaded = _moved(part.alone, part.source, part.line)
+        """Read the variables, secrets and certificates that files name again; their texts have not changed."""
+        for file in [self.files[path] for path in paths if path in self.files]:
+            for part in file.parts:
+                part.in_part = load_text(Source("", part.text), part.parsed, self._environment)
+                part.in_source = _moved(part.in_part, part.source, part.line)
 
     def findings(self, paths: Iterable[str]) -> dict[str, list[Finding]]:
-        """Return what is wrong with these files, in the order of their texts. Files of one folder are compared."""
+        """Return the faults of these files, each in the order of its text.
+
+        Names and endpoints are compared with those of all files of the folder, as by `rest-bridge check FOLDER`.
+        """
         places = {path: _Places(self.files[path]) for path in paths if path in self.files}
         found: dict[str, list[Finding]] = {path: [] for path in places}
         for folder in {folder_of(path) for path in places}:
             files = [file for path, file in self.files.items() if folder_of(path) == folder]
-            loaded = [text for file in files for text in (file.unread, *(part.loaded for part in file.parts))]
+            loaded = [text for file in files for text in (file.unread, *(part.in_source for part in file.parts))]
             for fault in join(loaded).faults:
                 path = fault.path if fault.path in self.files else split_cell(fault.path)[0]
                 if path in places:
                     found[path].append(places[path].finding(fault))
         return found
 
-    def _part(self, source: str, text: str, offset: int, line: int, old: Part | None) -> Part:
-        """Return a part; `old` is one with the same text, which is not read again."""
-        if old is None:
+    def _part(self, source: str, text: str, offset: int, line: int, known: Part | None) -> Part:
+        """Return the part of a source that begins at an offset; `known` has the same text, and was read before."""
+        if known is None:
             parsed = parse_text(text)
-            alone = load_text(Source("", text), parsed, self._environment)
-            return Part(source, text, offset, line, parsed, alone, _moved(alone, source, line))
-        has_moved = (old.source, old.line) != (source, line)
-        loaded = old.loaded if not has_moved else _moved(old.alone, source, line)
-        return replace(old, source=source, offset=offset, line=line, loaded=loaded)
+            in_part = load_text(Source("", text), parsed, self._environment)
+            return Part(source, text, offset, line, parsed, in_part, _moved(in_part, source, line))
+        is_where_it_was = (known.source, known.line) == (source, line)
+        in_source = known.in_source if is_where_it_was else _moved(known.in_part, source, line)
+        return replace(known, source=source, offset=offset, line=line, in_source=in_source)
 
 
-def _parts(text: str) -> Iterator[tuple[int, str]]:
+def _split(text: str) -> Iterator[tuple[int, str]]:
     """Split a text before each DEFINE that begins a line and is in no block comment; yield offsets and texts."""
-    begin = 0
-    last_end = text.rfind("*/")
+    begin, last_end = 0, text.rfind("*/")
     for found in _DEFINE.finditer(text):
         end = found.start()
-        may_be_in_comment = False  # a comment that begins before this DEFINE, and ends behind it
+        is_in_comment = False
         if last_end >= end and text.find("/*", begin, end) >= 0:
-            part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
-            may_be_in_comment = part.rfind("/*") >= max(0, part.rfind("*/") - 1)
-        if end > begin and not may_be_in_comment:
+            before = _ANY_MEDIA_TYPE.sub("", text[begin:end])
+            # A comment is open here if it begins behind the end of the last one. One that begins with "/*/" has its
+            # first "*/" a character behind its beginning, and that does not end it.
+            is_in_comment = before.rfind("/*") >= max(0, before.rfind("*/") - 1)
+        if end > begin and not is_in_comment:
             yield begin, text[begin:end]
             begin = end
     yield begin, text[begin:]
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
-    """Return events and faults of a part with their places in its source, in which `lines` lines precede the part."""
+    """Return what was loaded of a part, with its places in its source, where `lines` lines precede the part."""
 
     def moved(position: Position) -> Position:
         return Position(position.line + lines, position.column)
@@ -209,7 +220,8 @@ def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
     def fault(one: Fault) -> Fault:
         message, hint = one.message, one.hint
         if lines and one.code in (FaultCode.DUPLICATE, FaultCode.UNREADABLE):
-            message, hint = _LINE.sub(line_moved, message), hint and _LINE.sub(line_moved, hint)
+            message = _MESSAGE_WITH_LINE.sub(line_moved, message)
+            hint = hint and _MESSAGE_WITH_LINE.sub(line_moved, hint)
         position, end = moved(one.position), moved(one.end)
         return replace(one, path=path, position=position, end=end, message=message, hint=hint)
 
@@ -231,12 +243,13 @@ class _Places:
 
     def __init__(self, file: RouteText) -> None:
         self._file = file
-        self._reports: dict[int, Report] = {}  # of the file, and of its cells by their numbers
+        # They know where the lines of a text begin: by the numbers of the cells, with 0 for the file itself.
+        self._reports: dict[int, Report] = {}
 
     def finding(self, fault: Fault) -> Finding:
         """Return a fault as an editor shows it."""
         number = split_cell(fault.path)[1] if fault.path != self._file.path else 0
-        # What GET reads is there on the broker's machine, perhaps not on this one.
+        # A variable or secret that is missing here may be there on the broker's machine.
         severity = Severity.NOTICE if fault.code is FaultCode.UNAVAILABLE else fault.severity
         message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message
         start, end = self._place(fault.position, number), self._place(fault.end, number)
