@@ -47,11 +47,12 @@ class RouteError(NamedTuple):
 class _Ended(Struct):
     """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller.
 
-    `runs` are the ids of its failed runs: a retry names one of them.
+    `runs` are the ids of its failed runs: a retry names one of them. `is_earlier` is whether it ended before the start.
     """
 
     outcome: Outcome
     runs: list[str]
+    is_earlier: bool = False
 
 
 _SUCCEEDED: Final = _Ended(Outcome.SUCCEEDED, [])
@@ -72,19 +73,31 @@ class _Window:
         """Return how many there are."""
         return len(self._last)
 
-    def add(self, outcome: Outcome, run: str | None = None, retry_of: str | None = None) -> None:
-        """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats."""
-        self.streak = self.streak + 1 if outcome is Outcome.FAILED else 0
+    @property
+    def failures(self) -> str:
+        """Return how many have failed: `2 of the last 5, 1 before the start`."""
+        earlier = sum(one.is_earlier and one.outcome is Outcome.FAILED for one in self._last)
+        return f"{self.failed} of the last {len(self)}{f', {earlier} before the start' if earlier else ''}"
+
+    def add(
+        self, outcome: Outcome, run: str | None = None, retry_of: str | None = None, *, is_earlier: bool = False
+    ) -> None:
+        """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats.
+
+        Of runs from before the start it is unknown what came between them, so they count in no streak.
+        """
+        self.streak = self.streak + 1 if outcome is Outcome.FAILED and not is_earlier else 0
         self._count(outcome, 1)
         runs = [] if run is None else [run]
         before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
         if before is not None:
             self._count(before.outcome, -1)
             before.outcome, before.runs = outcome, [*before.runs, *runs][-_MOST_RUNS:]
+            before.is_earlier = is_earlier
             return
         if len(self._last) == HEALTH_WINDOW:
             self._count(self._last[0].outcome, -1)
-        self._last.append(_SUCCEEDED if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs))
+        self._last.append(_SUCCEEDED if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs, is_earlier))
 
     def _count(self, outcome: Outcome, change: int) -> None:
         if outcome is Outcome.FAILED:
@@ -333,8 +346,7 @@ class RouteStatistics:
     ) -> None:
         """Note a failure from before the start. It makes the health Yellow, and is not in the counts."""
         window = self._requests if is_request else self._calls
-        window.add(Outcome.FAILED, run, retry_of)
-        window.streak = 0  # what came between them is unknown
+        window.add(Outcome.FAILED, run, retry_of, is_earlier=True)
         self._last_error = error
 
     def note_retry(self, code: str) -> None:
@@ -447,7 +459,7 @@ class RouteStatistics:
         reasons = [why for why in (self._port_fault, self.open_breaker) if why is not None]
         if calls.failed:
             what = "tries failed" if self._route.is_lossless else "messages failed"
-            reasons.append(f"{what}: {calls.failed} of the last {len(calls)}")
+            reasons.append(f"{what}: {calls.failures}")
         if self.retrying:
             reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
         reasons += [
@@ -455,7 +467,7 @@ class RouteStatistics:
             for event, fault in self.whens.broken.items()
         ]
         if requests.failed:
-            reasons.append(f"requests failed: {requests.failed} of the last {len(requests)}")
+            reasons.append(f"requests failed: {requests.failures}")
         if refused := requests.refused:
             last = f"the last one with {self._refusal}"
             reasons.append(f"callers refused: {refused} of the last {len(requests)} requests, {last}")

@@ -396,7 +396,10 @@ def test_failures_from_before_a_restart_count_as_if_there_had_been_none_and_wait
         admin, client = admin_with_token(host), host.client("done/#")
         assert "3 kept failure(s) wait for a retry (Orders: 3): rest-bridge failures --open" in caplog.text
         (route,), (problem,) = admin.get("/api/routes").json["routes"], admin.get("/api/problems").json["problems"]
-        assert (route["health"], route["health_reason"]) == ("Yellow", "messages failed: 3 of the last 3")
+        assert (route["health"], route["health_reason"]) == (
+            "Yellow",
+            "messages failed: 3 of the last 3, 3 before the start",
+        )
         assert (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"]) == (
             3,
             0,
