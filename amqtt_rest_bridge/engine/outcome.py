@@ -35,7 +35,7 @@ _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
 
 
 class _Line(Struct, gc=False):
-    """The last of the lines of an event that were counted in a second, and how many there were."""
+    """The last of the lines of an event and kind, and how many there were since one was written."""
 
     text: str
     arguments: tuple[object, ...]
@@ -51,7 +51,7 @@ class QuietLog:
         self._runs = runs
         self._clock = clock
         # The line to be written next, by level, event and kind; a key stays for a second after its last line.
-        self._next: dict[tuple[int, EventName, str], _Line | None] = {}
+        self._next: dict[tuple[int, EventName, str], _Line] = {}
 
     def note(
         self, level: int, name: EventName, text: str, *arguments: object, topic: str | None = None,
@@ -71,27 +71,26 @@ class QuietLog:
         if not log.isEnabledFor(level):
             return
         key = level, name, kind
-        if key in self._next:
-            before = self._next[key]
-            self._next[key] = _Line(text, arguments, topic, run, 1 if before is None else before.count + 1)
-        else:
+        line = self._next.get(key)
+        if line is None:
             self._next[key] = _Line(text, arguments, topic, run)
             self._write_next(key)
+        else:
+            line.text, line.arguments, line.topic, line.run = text, arguments, topic, run
+            line.count += 1
 
     def flush(self) -> None:
         """Write what has only been counted, before the end."""
         for key, line in self._next.items():
-            if line is not None:
+            if line.count:
                 self._write(key, line)
-                self._next[key] = None
 
     def _write_next(self, key: tuple[int, EventName, str]) -> None:
         line = self._next[key]
-        if line is None:
+        if not line.count:
             del self._next[key]
             return
         self._write(key, line)
-        self._next[key] = None
         self._clock.later(_QUIET_SECONDS, partial(self._write_next, key))
 
     def _write(self, key: tuple[int, EventName, str], last: _Line) -> None:
@@ -99,6 +98,7 @@ class QuietLog:
         on = "" if last.topic is None else f", message on {loggable(last.topic)}"
         run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
         more = f" (the last of {last.count})" if last.count > 1 else ""
+        last.count = 0
         log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
 
 

@@ -136,7 +136,7 @@ class Port:
 
     def request_id(self) -> str:
         """Return the id of the next request, a UUID that no other request has."""
-        return f"{self._prefix}{next(self._numbers):012x}"
+        return self._prefix + next(self._numbers).to_bytes(6).hex()
 
     def schedule(self) -> None:
         """Take a turn in the next iteration of the loop."""

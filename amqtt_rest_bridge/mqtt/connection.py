@@ -151,6 +151,7 @@ class MqttConnection(asyncio.Protocol):
         self._is_leaving = False  # DISCONNECT was sent
         self._unsent: list[bytes] = []
         self._last_id = 0
+        self._most_published = _MOST_PUBLISHED
         self._published: dict[int, tuple[int, Published]] = {}  # by packet id, with the kind of the next answer
         self._awaited_answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
         self._unacknowledged: dict[int, int] = {}  # QoS of the messages that came, by packet id; 0 once PUBREC was sent
@@ -173,7 +174,7 @@ class MqttConnection(asyncio.Protocol):
 
         It is not while the socket's buffer is full, or Receive Maximum or 1,024 publications are unacknowledged.
         """
-        return not self._is_full and len(self._published) < min(self.granted.receive_maximum, _MOST_PUBLISHED)
+        return not self._is_full and len(self._published) < self._most_published
 
     async def open(self) -> None:
         """Connect, and wait for CONNACK.
@@ -580,6 +581,7 @@ class MqttConnection(asyncio.Protocol):
             min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS),
             found,
         )
+        self._most_published = min(self.granted.receive_maximum, _MOST_PUBLISHED)
         self._connected.set_result(None)
 
     def _close(self, why: str) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec import Struct
+
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt import standard
 from amqtt_rest_bridge.mqtt.standard import MQTT_5, NO_PROPERTIES, Code, Properties, Property, PropertyKind
@@ -114,12 +116,7 @@ def of_variable(value: int) -> bytes:
         return value.to_bytes(1, "big")
     if value > standard.LARGEST_LENGTH:
         raise ValueError(f"{value} is more than MQTT can write, {standard.LARGEST_LENGTH}")
-    written = bytearray()
-    while value >= 0x80:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return bytes((value & 0x7F | 0x80,)) + of_variable(value >> 7)
 
 
 def of_binary(value: bytes) -> bytes:
@@ -132,6 +129,9 @@ def of_binary(value: bytes) -> bytes:
 def of_text(value: str) -> bytes:
     """Write a UTF-8 Encoded String; raises `ValueError` when it is too long."""
     return of_binary(value.encode())
+
+
+_of_topic = lru_cache(maxsize=256)(of_text)  # nearly all messages go to the same topics as others
 
 
 # Section 2.2.2: properties.
@@ -218,8 +218,7 @@ def write_properties(properties: Properties) -> bytes:
 # Section 3: control packets, as a server sends them.
 
 
-@dataclass(slots=True)
-class Connack:
+class Connack(Struct):
     """Section 3.2. `code` is 0 for a connection; of MQTT 3.1.1, or of MQTT 5 from 0x80 on, for a refusal."""
 
     session_present: bool
@@ -244,8 +243,7 @@ class Publish:
     size: int = field(default=0, compare=False)
 
 
-@dataclass(slots=True)
-class Acknowledged:
+class Acknowledged(Struct):
     """PUBACK, PUBREC, PUBREL or PUBCOMP, sections 3.4 to 3.7."""
 
     kind: int
@@ -254,8 +252,7 @@ class Acknowledged:
     properties: Properties
 
 
-@dataclass(slots=True)
-class Answered:
+class Answered(Struct):
     """SUBACK or UNSUBACK, sections 3.9, 3.11: a reason code a topic filter, but for UNSUBACK of MQTT 3.1.1."""
 
     kind: int
@@ -264,13 +261,11 @@ class Answered:
     properties: Properties
 
 
-@dataclass(slots=True)
-class Pingresp:
+class Pingresp(Struct):
     """Section 3.13."""
 
 
-@dataclass(slots=True)
-class Disconnect:
+class Disconnect(Struct):
     """Section 3.14."""
 
     code: int
@@ -515,7 +510,7 @@ def publish(
     number = b"" if packet_id is None else packet_id.to_bytes(2, "big")
     first = standard.PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
     written = properties if isinstance(properties, bytes) else _maybe(properties)
-    head = of_text(topic) + number + written
+    head = _of_topic(topic) + number + written
     return b"".join((bytes((first,)), of_variable(len(head) + len(payload)), head, payload))
 
 

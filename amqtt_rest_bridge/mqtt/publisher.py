@@ -12,9 +12,10 @@ then it is published again on the next connection. There are three exceptions:
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.lot.model import MessageProperties, Publication
@@ -44,8 +45,7 @@ _REFUSED: Final = 4
 _MOST_BLAME: Final = 8
 
 
-@dataclass(slots=True, eq=False)
-class _Sending:
+class _Sending(Struct, eq=False):
     """A publication on its way."""
 
     publication: Publication

@@ -468,11 +468,11 @@ class ServerEndpoint:
     def _note_run(
         self, request: EventRequest, answer: Response, outcome: Outcome, refusal: Refusal | None,
     ) -> Response:  # fmt: skip
-        clock = self._shared.host.clock
+        took = self._shared.host.clock.monotonic() - request.began
         self._shared.outcomes.note_request(
             RequestRun(
-                clock.time(), outcome, request.port, self._route, self._event, request.http, answer, refusal,
-                request.skipped, request.publication, clock.monotonic() - request.began, label=self._shown_request,
+                request.timestamp + took, outcome, request.port, self._route, self._event, request.http, answer,
+                refusal, request.skipped, request.publication, took, label=self._shown_request,
             )
         )  # fmt: skip
         return answer
