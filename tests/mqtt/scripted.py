@@ -1,7 +1,8 @@
 """A broker that does exactly what a test scripts, and what uses it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,42 +23,49 @@ def message(payload: bytes, packet_id: int | None, qos: int = 1) -> bytes:
     return publish("in", payload, packet_id, qos=qos, properties={})
 
 
-def run(
-    script: Script,
-    use: Callable[[Address], Awaitable[None]],
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-) -> None:
-    """Run a broker and what uses it."""
-
-    async def using(port: int) -> None:
-        await asyncio.wait_for(use(Address("127.0.0.1", port, None, None, None, "the broker")), 20)
-
-    with Target(script) as broker, asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(using(broker.port))
+@asynccontextmanager
+async def broker(script: Script) -> AsyncIterator[Address]:
+    """Run a broker."""
+    with Target(script) as target:
+        yield Address("127.0.0.1", target.port, None, None, None, "the broker")
 
 
-def run_connected(
-    script: Script,
-    use: Callable[[MqttConnection], Awaitable[None]],
-    answer: bytes = CONNACK,
-    *,
-    take: OnMessage = lambda *_: None,
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-) -> None:
-    """Run a broker that has answered CONNECT, and what uses the connection."""
+@asynccontextmanager
+async def connected(
+    script: Script, answer: bytes = CONNACK, *, take: OnMessage = lambda *_: None
+) -> AsyncIterator[MqttConnection]:
+    """Run a broker that has answered CONNECT, and what is connected to it."""
 
-    def connected(peer: Peer) -> None:
+    def answering(peer: Peer) -> None:
         peer.sock.recv(1024)
         peer.send(answer)
         script(peer)
 
-    async def connect(address: Address) -> None:
+    async with broker(answering) as address:
         connection = MqttConnection(address, SESSION, take)
         await connection.open()
-        await use(connection)
+        yield connection
         connection.abort()
 
-    run(connected, connect, factory)
+
+def run(script: Script, use: Callable[[Address], Awaitable[None]]) -> None:
+    """Run a broker and what uses it."""
+
+    async def using() -> None:
+        async with broker(script) as address:
+            await use(address)
+
+    asyncio.run(asyncio.wait_for(using(), 20))
+
+
+def run_connected(script: Script, use: Callable[[MqttConnection], Awaitable[None]], answer: bytes = CONNACK) -> None:
+    """Run a broker that has answered CONNECT, and what uses the connection."""
+
+    async def using() -> None:
+        async with connected(script, answer) as connection:
+            await use(connection)
+
+    asyncio.run(asyncio.wait_for(using(), 20))
 
 
 def read(peer: Peer, count: int) -> bytes:

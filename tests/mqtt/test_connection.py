@@ -6,14 +6,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement, publish
-from amqtt_rest_bridge.mqtt.standard import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
+from amqtt_rest_bridge.mqtt.connection import Liveness, MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Decoder, Publish, Will, acknowledgement, publish
+from amqtt_rest_bridge.mqtt.standard import DISCONNECT, MQTT_5, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
 from amqtt_rest_bridge.mqtt.values import (
     Address,
     BrokerError,
@@ -22,7 +21,7 @@ from amqtt_rest_bridge.mqtt.values import (
     Subscription,
     why_not_connected,
 )
-from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run, run_connected
+from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, broker, connected, message, read
 from tests.support.http_target import Peer, Script, silent
 from tests.support.waiting import SECONDS
 
@@ -44,8 +43,8 @@ FORBIDDEN = [
 
 @LOOPS
 @pytest.mark.parametrize(("data", "code", "why"), FORBIDDEN)
-def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_sides(
-    data: bytes, code: int, why: str, factory: Callable[[], asyncio.AbstractEventLoop]
+async def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_sides(
+    data: bytes, code: int, why: str
 ) -> None:
     sent: list[bytes] = []
 
@@ -53,38 +52,30 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
         sent.append(peer.sock.recv(1024))
         assert peer.sock.recv(1024) == b""
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script, CONNACK + data) as connection:
         ended = await connection.ended()
         assert ended.startswith("the broker sends what MQTT does not allow: ") and why in ended
         assert not connection.is_open
         with pytest.raises(BrokerError, match="the connection to the broker was lost"):
             await connection.subscribe([Subscription("a")])
         await connection.disconnect()
-
-    run_connected(script, use, CONNACK + data, factory=factory)
     assert sent == [bytes([0xE0, 1, code])]
 
 
 @LOOPS
-def test_a_publication_of_qos_0_counts_as_published_once_it_is_written(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_a_publication_of_qos_0_counts_as_published_once_it_is_written() -> None:
     packet = publish("out", b"x", None, qos=0, properties={})
     received: list[bytes] = []
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(lambda peer: received.append(peer.sock.recv(1024))) as connection:
         connection.publish("out", b"x", lambda _: connection.abort(), qos=0)
         await connection.ended()
-
-    run_connected(lambda peer: received.append(peer.sock.recv(1024)), use, factory=factory)
     assert received == [packet]
 
 
 @LOOPS
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system cannot acknowledge at once")
-def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp() -> None:
     """A broker with Nagle's algorithm on sends the second PUBACK 40 ms later otherwise."""
     packet = len(publish("out", b"x", 1, properties={}))
     seconds: list[float] = []
@@ -96,7 +87,7 @@ def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
             peer.send(acknowledgement(PUBACK, first + 1))
         peer.sock.recv(1024)
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         for _ in range(30):
             began, published = time.monotonic(), asyncio.Queue[str | None]()
             for _ in range(2):
@@ -105,25 +96,21 @@ def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
             await published.get()
             seconds.append(time.monotonic() - began)
         await connection.disconnect()
-
-    run_connected(script, use, factory=factory)
     assert min(seconds[20:]) < 0.03  # the first ones come at once in any case
 
 
-def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(peer: Peer) -> None:
         while peer.sock.recv(1024):
             pass
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
         with pytest.raises(BrokerError, match=r"does not answer SUBSCRIBE$"):
             await connection.subscribe([Subscription("a")])
         with pytest.raises(BrokerError, match=r"does not answer UNSUBSCRIBE$"):
             await connection.unsubscribe([Subscription("a")])
         await connection.disconnect()
-
-    run_connected(script, use)
 
 
 BEFORE_CONNACK = [
@@ -138,13 +125,13 @@ BEFORE_CONNACK = [
 
 
 @pytest.mark.parametrize(("data", "session", "why"), BEFORE_CONNACK)
-def test_what_answers_connect_with_something_else_is_refused(data: bytes, session: ClientSession, why: str) -> None:
-    async def use(address: Address) -> None:
+async def test_what_answers_connect_with_something_else_is_refused(
+    data: bytes, session: ClientSession, why: str
+) -> None:
+    async with broker(answering_once(data)) as address:
         connection = MqttConnection(address, session, lambda *_: None)
         with pytest.raises(NoAnswerError, match=why):
             await connection.open()
-
-    run(answering_once(data), use)
 
 
 def answering_once(data: bytes) -> Script:
@@ -155,26 +142,24 @@ def answering_once(data: bytes) -> Script:
     return script
 
 
-def test_a_refusal_has_its_code_in_both_versions() -> None:
-    async def use(address: Address) -> None:
-        with pytest.raises(BrokerError, match="the broker refuses the client: bad user name or password") as raised:
-            await MqttConnection(address, OLD, lambda *_: None).open()
-        assert raised.value.code == 4
-
-    run(answering_once(bytes.fromhex("2002 0004")), use)
-
-    async def use_5(address: Address) -> None:
-        with pytest.raises(BrokerError, match="the broker refuses the client: Banned") as raised:
-            await MqttConnection(address, SESSION, lambda *_: None).open()
-        assert raised.value.code == 0x8A
-
-    run(answering_once(bytes.fromhex("2003 008A 00")), use_5)
+@pytest.mark.parametrize(
+    ("answer", "session", "said", "code"),
+    [
+        pytest.param("2002 0004", OLD, "bad user name or password", 4, id="3.1.1"),
+        pytest.param("2003 008A 00", SESSION, "Banned", 0x8A, id="5"),
+    ],
+)
+async def test_a_refusal_has_its_code(answer: str, session: ClientSession, said: str, code: int) -> None:
+    async with broker(answering_once(bytes.fromhex(answer))) as address:
+        with pytest.raises(BrokerError, match=f"the broker refuses the client: {said}") as raised:
+            await MqttConnection(address, session, lambda *_: None).open()
+        assert raised.value.code == code
 
 
-def test_silence_after_connect_and_a_port_that_nothing_listens_on(
+async def test_silence_after_connect_and_a_port_that_nothing_listens_on(
     monkeypatch: pytest.MonkeyPatch, unused_port: int
 ) -> None:
-    async def use(address: Address) -> None:
+    async with broker(silent) as address:
         with monkeypatch.context() as patch:
             patch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
             with pytest.raises(NoAnswerError, match=r"^the broker the broker does not answer CONNECT$"):
@@ -184,8 +169,6 @@ def test_silence_after_connect_and_a_port_that_nothing_listens_on(
             BrokerError, match=r"^cannot reach the broker it: Connection refused; is the broker running\?$"
         ):
             await MqttConnection(elsewhere, SESSION, lambda *_: None).open()
-
-    run(silent, use)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +187,7 @@ def test_why_there_is_no_connection_is_said_in_words(error: OSError | ValueError
     assert why_not_connected(error) == said
 
 
-def test_connect_has_what_the_session_and_the_address_say() -> None:
+async def test_connect_has_what_the_session_and_the_address_say() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
@@ -212,15 +195,12 @@ def test_connect_has_what_the_session_and_the_address_say() -> None:
         peer.send(CONNACK)
         peer.wait()
 
-    async def use(address: Address) -> None:
-        address = Address(address.host, address.port, "u", "p", None, "it")
+    async with broker(script) as address:
         session = ClientSession("client", 60, 5, Will("w", b"gone"))
-        connection = MqttConnection(address, session, lambda *_: None)
+        connection = MqttConnection(replace(address, username="u", password="p"), session, lambda *_: None)
         await connection.open()
         assert (connection.granted.receive_maximum, connection.granted.session_expiry) == (65_535, 60)
         connection.abort()
-
-    run(script, use)
     assert sent == [
         bytes.fromhex(
             "10 2B 0004 4D515454 05 EC 000F 08 21 0005 11 0000003C"
@@ -230,9 +210,7 @@ def test_connect_has_what_the_session_and_the_address_say() -> None:
 
 
 @LOOPS
-def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind_it_is_seen_at_once(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind_it_is_seen_at_once() -> None:
     reset = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -241,7 +219,7 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         peer.reset()
         reset.set()
 
-    async def use(address: Address) -> None:
+    async with broker(script) as address:
         received: list[bytes] = []
 
         def receive(_connection: MqttConnection, message: Publish) -> None:
@@ -252,8 +230,6 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         await connection.open()
         assert await connection.ended() == "the connection was lost"
         assert received == [b"%d" % number for number in range(1, 100)]
-
-    run(script, use, factory)
 
 
 @pytest.mark.parametrize(
@@ -276,14 +252,17 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         ),
     ],
 )
-def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
-    async def use(connection: MqttConnection) -> None:
+async def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
+    async with connected(Peer.wait, CONNACK + bytes.fromhex(packet)) as connection:
         assert await connection.ended() == why
 
-    run_connected(Peer.wait, use, CONNACK + bytes.fromhex(packet))
+
+KEEP_ALIVE = "2006 0000 03 13 000{}"
+"""CONNACK with so many seconds of Server Keep Alive."""
+EVERY_SECOND = bytes.fromhex(KEEP_ALIVE.format(1))
 
 
-def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
+async def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
@@ -292,76 +271,69 @@ def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
         sent.append(read(peer, 2))
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script, EVERY_SECOND) as connection:
         assert await connection.ended() == "the broker does not answer PINGREQ"
-
-    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
     assert sent == [b"\xc0\x00"] * 2
 
 
-def test_a_broker_that_drips_a_packet_has_not_answered_pingreq() -> None:
-    def script(peer: Peer) -> None:
-        peer.drip(message(bytes(1_000_000), 1))
-
-    async def use(connection: MqttConnection) -> None:
+async def test_a_broker_that_drips_a_packet_has_not_answered_pingreq() -> None:
+    async with connected(lambda peer: peer.drip(message(bytes(1_000_000), 1)), EVERY_SECOND) as connection:
         assert await connection.ended() == "the broker does not answer PINGREQ"
 
-    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
 
-
-def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
+async def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes longer than two keep alives, and than an answer may take."""
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.7)
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection._SLOWEST", 0)  # any pace counts, also that of a busy machine
+    packet, taken = message(bytes(100_000), 1), Taken()
 
     def script(peer: Peer) -> None:
         packet_id = peer.sock.recv(1024)[2:4]
-        packet = message(bytes(100_000), 1)
-        for start in range(0, len(packet), 2000):
-            peer.send(packet[start : start + 2000])
-            peer.server.stopping.wait(0.05)
-        peer.send(b"\x90\x04" + packet_id + b"\x00\x01")
+        peer.send(packet[:1000])
+        assert read(peer, 6) == b"\xc0\x00" * 3
+        peer.send(packet[1000:] + b"\x90\x04" + packet_id + b"\x00\x01")
         peer.wait()
 
-    taken = Taken()
-
-    async def use(connection: MqttConnection) -> None:
-        monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.7)
+    async with connected(script, EVERY_SECOND, take=taken) as connection:
         await connection.subscribe([Subscription("in")])
         assert taken.payloads == [bytes(100_000)]
 
-    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"), take=taken)  # Server Keep Alive 1
+
+@pytest.mark.parametrize(("received", "is_alive"), [(511, False), (512, True)])
+def test_a_part_of_a_packet_counts_where_it_comes_with_1_kib_a_second(received: int, is_alive: bool) -> None:
+    decoder = Decoder(MQTT_5)
+    decoder.feed(message(bytes(100_000), 1)[:received])
+    liveness = Liveness(decoder)
+    assert (decoder.next(), liveness.check(0.5, can_read=True)) == (None, True)  # it sends PINGREQ
+    liveness.bytes_received += received
+    assert liveness.check(0.5, can_read=True) is (True if is_alive else None)
 
 
-def test_a_broker_that_wants_no_keep_alive_is_pinged_as_others_are() -> None:
-    async def use(connection: MqttConnection) -> None:
+async def test_a_broker_that_wants_no_keep_alive_is_pinged_as_others_are() -> None:
+    async with connected(Peer.wait, bytes.fromhex(KEEP_ALIVE.format(0))) as connection:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(connection.ended(), 0.5)
 
-    run_connected(Peer.wait, use, bytes.fromhex("2006 0000 03 13 0000"))  # Server Keep Alive 0
 
-
-def test_a_subscription_that_is_granted_less_than_it_needs_is_refused() -> None:
+async def test_a_subscription_that_is_granted_less_than_it_needs_is_refused() -> None:
     def script(peer: Peer) -> None:
         for _ in range(2):
             peer.send(b"\x90\x04" + peer.sock.recv(1024)[2:4] + b"\x00\x00")
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         await connection.subscribe([Subscription("a", qos=0)])
         with pytest.raises(BrokerError, match="the broker grants QoS 0 to the subscription of a, which needs QoS 1"):
             await connection.subscribe([Subscription("a")])
 
-    run_connected(script, use)
-
 
 @pytest.mark.parametrize("name", ["username", "password"])
 @pytest.mark.parametrize("value", ["secret\udcff", "secret" * 20_000], ids=["not UTF-8", "too long"])
-def test_credentials_that_mqtt_cannot_write_are_refused_without_them(name: str, value: str) -> None:
-    async def use(address: Address) -> None:
-        address = replace(address, username=value) if name == "username" else replace(address, password=value)
+async def test_credentials_that_mqtt_cannot_write_are_refused_without_them(name: str, value: str) -> None:
+    async with broker(lambda peer: peer.wait()) as address:
+        wrong = replace(address, **{name: value})  # type: ignore[arg-type]
         with pytest.raises(BrokerError, match="is not UTF-8, or longer than MQTT can write") as raised:
-            await MqttConnection(address, SESSION, lambda *_: None).open()
+            await MqttConnection(wrong, SESSION, lambda *_: None).open()
         assert "secret" not in str(raised.value)
-
-    run(lambda peer: peer.wait(), use)

@@ -1,7 +1,7 @@
 """A session of the private endpoint: which events get a message, how it ends, and when it is acknowledged."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -84,35 +84,23 @@ class Rig:
         await self.intake.client.close()
 
 
-Use = Callable[[Rig], Awaitable[None]]
+@asynccontextmanager
+async def rigged(path: Path, *, is_lossless: bool = False) -> AsyncIterator[Rig]:
+    async with PrivateEndpoint.served(path / "socket") as endpoint:
+        rig = Rig(endpoint, "lossless:R" if is_lossless else "main", is_lossless=is_lossless)
+        await rig.begin()
+        yield rig
+        await rig.end()
 
 
-def run(use: Use, path: Path, *, is_lossless: bool = False) -> None:
-    @asynccontextmanager
-    async def rigged() -> AsyncIterator[Rig]:
-        async with PrivateEndpoint.served(path / "socket") as endpoint:
-            rig = Rig(endpoint, "lossless:R" if is_lossless else "main", is_lossless=is_lossless)
-            await rig.begin()
-            yield rig
-            await rig.end()
-
-    async def main() -> None:
-        async with rigged() as rig:
-            await use(rig)
-
-    asyncio.run(main())
-
-
-def test_a_subscription_is_known_by_its_event_and_says_what_a_lossless_route_holds(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_subscription_is_known_by_its_event_and_says_what_a_lossless_route_holds(tmp_path: Path) -> None:
+    async with rigged(tmp_path, is_lossless=True) as rig:
         kept = {"filter": "in/#", LOSSLESS: BOUNDS}
         assert rig.endpoint.subscriptions == {"lossless:R": {A: kept, B: kept}}
 
-    run(use, tmp_path, is_lossless=True)
 
-
-def test_a_message_is_acknowledged_once_the_calls_of_all_its_events_have_ended(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_message_is_acknowledged_once_the_calls_of_all_its_events_have_ended(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
         rig.endpoint.send("main", b"1", 7, A, B, rest_bridge_time="5.5", rest_bridge_hops="2")
         await until(lambda: len(rig.calls.called) == 2)
         (first, message, hops, delivery), (second, *_) = rig.calls.called
@@ -125,11 +113,9 @@ def test_a_message_is_acknowledged_once_the_calls_of_all_its_events_have_ended(t
         await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
         assert rig.intake.held == 0
 
-    run(use, tmp_path)
 
-
-def test_a_message_that_was_in_flight_when_a_bridge_died_fails_for_each_of_its_events(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_message_that_was_in_flight_when_a_bridge_died_fails_for_each_of_its_events(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
         rig.endpoint.send("main", b"1", 7, A, B, duplicate=True)
         await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
         assert [(name, failure.code) for name, failure in rig.calls.failed] == [
@@ -137,11 +123,9 @@ def test_a_message_that_was_in_flight_when_a_bridge_died_fails_for_each_of_its_e
         ]  # fmt: skip
         assert (rig.calls.called, rig.intake.redelivered) == ([], 1)
 
-    run(use, tmp_path)
 
-
-def test_a_lossless_message_that_was_in_flight_is_called_again_with_its_key(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_lossless_message_that_was_in_flight_is_called_again_with_its_key(tmp_path: Path) -> None:
+    async with rigged(tmp_path, is_lossless=True) as rig:
         rig.endpoint.send("lossless:R", b"1", 7, A, duplicate=True, idempotency_key="key")
         await until(lambda: rig.calls.called)
         *_, delivery = rig.calls.called[0]
@@ -149,11 +133,9 @@ def test_a_lossless_message_that_was_in_flight_is_called_again_with_its_key(tmp_
         delivery.release()
         await until(lambda: rig.endpoint.acknowledged == [("lossless:R", 7)])
 
-    run(use, tmp_path, is_lossless=True)
 
-
-def test_a_message_on_disk_whose_route_is_no_longer_lossless_is_called_again_with_its_key(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_message_on_disk_whose_route_is_no_longer_lossless_is_called_again_with_its_key(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
         rig.endpoint.send("main", b"1", 7, A, duplicate=True, idempotency_key="key")
         await until(lambda: rig.calls.called)
         *_, delivery = rig.calls.called[0]
@@ -161,12 +143,10 @@ def test_a_message_on_disk_whose_route_is_no_longer_lossless_is_called_again_wit
         delivery.release()
         await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
 
-    run(use, tmp_path)
-
 
 @pytest.mark.parametrize("is_lossless", [False, True])
-def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossless: bool) -> None:
-    async def use(rig: Rig) -> None:
+async def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossless: bool) -> None:
+    async with rigged(tmp_path, is_lossless=is_lossless) as rig:
         client_id = rig.intake.client.client_id
         rig.endpoint.send(client_id, b"1", 7, A)
         await until(lambda: rig.calls.called)
@@ -178,8 +158,6 @@ def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossle
         await until(lambda: rig.endpoint.acknowledged == [(client_id, 7)])
         assert (rig.calls.events, rig.calls.failed) == ([A], [])
 
-    run(use, tmp_path, is_lossless=is_lossless)
-
 
 @pytest.mark.parametrize("is_lossless", [False, True])
 @pytest.mark.parametrize(
@@ -189,37 +167,33 @@ def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossle
         pytest.param(DISK_FULL.error("the spool is full"), id="not kept"),
     ],
 )
-def test_a_message_that_the_endpoint_has_refused_ends_with_its_failure(
+async def test_a_message_that_the_endpoint_has_refused_ends_with_its_failure(
     tmp_path: Path, failure: CallError, *, is_lossless: bool
 ) -> None:
-    async def use(rig: Rig) -> None:
+    async with rigged(tmp_path, is_lossless=is_lossless) as rig:
         client_id = rig.intake.client.client_id
         rig.endpoint.send(client_id, b"1", 7, A, rest_bridge_refused=failure_property(failure))
         await until(lambda: rig.endpoint.acknowledged == [(client_id, 7)])
         ((name, refused),) = rig.calls.failed
         assert (name, vars(refused), rig.calls.called) == (A, vars(failure), [])
 
-    run(use, tmp_path, is_lossless=is_lossless)
-
 
 @pytest.mark.parametrize(("packet_id", "mark"), [(7, "main 7 {}"), (None, "")])
-def test_a_failure_names_the_message_that_it_ends_unless_that_never_comes_again(
+async def test_a_failure_names_the_message_that_it_ends_unless_that_never_comes_again(
     tmp_path: Path, packet_id: int | None, mark: str
 ) -> None:
-    async def use(rig: Rig) -> None:
+    async with rigged(tmp_path) as rig:
         refused = failure_property(MESSAGE_TOO_LARGE.error("it has 9 bytes"))
         rig.endpoint.send("main", b"", packet_id, A, rest_bridge_refused=refused)
         await until(lambda: rig.calls.failed)
         assert rig.calls.marks == [mark.format(rig.endpoint.identifiers[A])]
 
-    run(use, tmp_path)
-
 
 @pytest.mark.parametrize(("is_lossless", "acknowledged"), [(False, {7, 8, 9}), (True, {9})])
-def test_a_message_whose_event_is_gone_is_acknowledged_but_a_lossless_one_never(
+async def test_a_message_whose_event_is_gone_is_acknowledged_but_a_lossless_one_never(
     tmp_path: Path, acknowledged: set[int], *, is_lossless: bool
 ) -> None:
-    async def use(rig: Rig) -> None:
+    async with rigged(tmp_path, is_lossless=is_lossless) as rig:
         client_id = rig.intake.client.client_id
         rig.endpoint.identifiers |= {GONE: 3, "unknown": 4}
         rig.endpoint.send(client_id, b"1", 7, GONE)
@@ -230,13 +204,11 @@ def test_a_message_whose_event_is_gone_is_acknowledged_but_a_lossless_one_never(
         await until(lambda: (client_id, 9) in rig.endpoint.acknowledged)
         assert {number for _, number in rig.endpoint.acknowledged} == acknowledged
 
-    run(use, tmp_path, is_lossless=is_lossless)
 
-
-def test_an_event_that_a_reload_removes_leaves_its_messages_with_the_endpoint_and_those_of_others_go_on(
+async def test_an_event_that_a_reload_removes_leaves_its_messages_with_the_endpoint_and_those_of_others_go_on(
     tmp_path: Path,
 ) -> None:
-    async def use(rig: Rig) -> None:
+    async with rigged(tmp_path, is_lossless=True) as rig:
         rig.endpoint.send("lossless:R", b"1", 7, A)
         rig.endpoint.send("lossless:R", b"2", 8, B)
         await until(lambda: rig.calls.events == [A, B])
@@ -253,11 +225,11 @@ def test_an_event_that_a_reload_removes_leaves_its_messages_with_the_endpoint_an
         await until(lambda: rig.endpoint.acknowledged == [("lossless:R", 7)])
         assert (rig.calls.events, rig.intake.held) == ([A, B], 0)
 
-    run(use, tmp_path, is_lossless=True)
 
-
-def test_an_event_that_is_removed_while_the_connection_is_lost_is_given_up_on_the_next_one(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_an_event_that_is_removed_while_the_connection_is_lost_is_given_up_on_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with rigged(tmp_path, is_lossless=True) as rig:
         endpoint = rig.endpoint
         endpoint.cut("lossless:R")
         await until(lambda: rig.intake.client.connection is None)
@@ -270,24 +242,20 @@ def test_an_event_that_is_removed_while_the_connection_is_lost_is_given_up_on_th
         await until(lambda: endpoint.connects == ["lossless:R"] * 3)
         assert (list(endpoint.subscriptions["lossless:R"]), endpoint.acknowledged) == ([A], [])
 
-    run(use, tmp_path, is_lossless=True)
 
-
-def test_an_event_that_another_session_takes_over_is_not_unsubscribed_and_what_has_come_is_called(
+async def test_an_event_that_another_session_takes_over_is_not_unsubscribed_and_what_has_come_is_called(
     tmp_path: Path,
 ) -> None:
-    async def use(rig: Rig) -> None:
+    async with rigged(tmp_path) as rig:
         assert rig.intake.prepare(subscriptions(A), {A, B}) == set()
         await rig.intake.subscribe()
         assert set(rig.endpoint.subscriptions["main"]) == {A, B}
         rig.endpoint.send("main", b"1", 7, B)
         await until(lambda: rig.calls.events == [B])
 
-    run(use, tmp_path)
 
-
-def test_a_session_that_is_paused_takes_nothing_more_and_acknowledges_what_ends(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_session_that_is_paused_takes_nothing_more_and_acknowledges_what_ends(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
         rig.endpoint.send("main", b"1", 7, A)
         await until(lambda: rig.calls.called)
         rig.intake.pause()
@@ -297,11 +265,9 @@ def test_a_session_that_is_paused_takes_nothing_more_and_acknowledges_what_ends(
         await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
         assert len(rig.calls.called) == 1
 
-    run(use, tmp_path)
 
-
-def test_a_thousand_events_are_subscribed_in_few_round_trips(tmp_path: Path) -> None:
-    async def use(rig: Rig) -> None:
+async def test_a_thousand_events_are_subscribed_in_few_round_trips(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
         wanted = {
             ("R", f"E{number}"): Subscription("in/#", number + 10, user=((ROUTE, "R"), (EVENT, f"E{number}")))
             for number in range(1000)
@@ -310,5 +276,3 @@ def test_a_thousand_events_are_subscribed_in_few_round_trips(tmp_path: Path) -> 
         await rig.intake.subscribe()
         assert len(rig.endpoint.subscriptions["main"]) == 1000
         assert rig.endpoint.asked_together == 64
-
-    run(use, tmp_path)

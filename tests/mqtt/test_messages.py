@@ -2,23 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, acknowledgement, publish
 from amqtt_rest_bridge.mqtt.standard import PUBCOMP, PUBREC, PUBREL
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Subscription
-from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, message, read, run, run_connected
+from amqtt_rest_bridge.mqtt.values import BrokerError, Subscription
+from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, broker, connected, message, read
 from tests.support.http_target import Peer
 from tests.support.waiting import SECONDS
 
 
 @LOOPS
-def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent() -> None:
     answered = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -28,7 +25,7 @@ def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
         answered.set()
         peer.wait()
 
-    async def use(address: Address) -> None:
+    async with broker(script) as address:
         payloads: list[bytes] = []
 
         def take(connection: MqttConnection, received: Publish) -> None:
@@ -50,10 +47,8 @@ def test_while_it_is_paused_nothing_is_handed_out_and_acknowledgements_are_sent(
         await asyncio.to_thread(answered.wait, 10)
         connection.abort()
 
-    run(script, use, factory)
 
-
-def test_a_packet_identifier_is_acknowledged_once_and_may_come_again_then() -> None:
+async def test_a_packet_identifier_is_acknowledged_once_and_may_come_again_then() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
@@ -64,7 +59,8 @@ def test_a_packet_identifier_is_acknowledged_once_and_may_come_again_then() -> N
             sent.append(read(peer, 4))
         sent.append(peer.sock.recv(1024))
 
-    async def use(address: Address) -> None:
+    async with broker(script) as address:
+
         def take(on: MqttConnection, received: Publish) -> None:
             assert received.packet_id == 7
             on.acknowledge(7)
@@ -77,12 +73,10 @@ def test_a_packet_identifier_is_acknowledged_once_and_may_come_again_then() -> N
             await asyncio.sleep(0.001)
         assert connection.is_open
         await connection.disconnect()
-
-    run(script, use)
     assert sent == [bytes.fromhex("4002 0007")] * 3 + [bytes.fromhex("E000")]
 
 
-def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_again() -> None:
+async def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_again() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
@@ -90,7 +84,7 @@ def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_ag
         sent.append(read(peer, 2 * 11))
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         for _ in range(2):
             connection.publish("out", b"x", lambda _: None)
         connection._last_id = 65_534
@@ -98,19 +92,16 @@ def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_ag
             connection.publish("out", b"x", lambda _: None)
         while len(sent) < 2:
             await asyncio.sleep(0.001)
-
-    run_connected(script, use)
     data = b"".join(sent)
     assert [int.from_bytes(data[at + 7 : at + 9], "big") for at in range(0, len(data), 11)] == [1, 2, 65_535, 3]
 
 
 @LOOPS
-def test_a_flood_leaves_the_loop_to_others_between_its_messages(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_a_flood_leaves_the_loop_to_others_between_its_messages() -> None:
     taken = Taken()
 
-    async def use(connection: MqttConnection) -> None:
+    flood = b"".join(message(b"%d" % one, None, 0) for one in range(10_000))
+    async with connected(Peer.wait, CONNACK + flood, take=taken):
         before = steps = 0
         while before < 10_000:
             await asyncio.sleep(0)
@@ -119,16 +110,8 @@ def test_a_flood_leaves_the_loop_to_others_between_its_messages(
         assert taken.payloads == [b"%d" % one for one in range(10_000)]
         assert steps <= 2048  # 64 of each piece that uvloop reads in one iteration, 32 at most
 
-    run_connected(
-        Peer.wait,
-        use,
-        CONNACK + b"".join(message(b"%d" % one, None, 0) for one in range(10_000)),
-        take=taken,
-        factory=factory,
-    )
 
-
-def test_a_message_of_qos_2_is_acknowledged_in_two_steps() -> None:
+async def test_a_message_of_qos_2_is_acknowledged_in_two_steps() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
@@ -140,22 +123,20 @@ def test_a_message_of_qos_2_is_acknowledged_in_two_steps() -> None:
 
     taken = Taken()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script, CONNACK + message(b"x", 7, 2), take=taken) as connection:
         await taken.until(1)
         connection.acknowledge(7)
         await taken.until(2)
-
-    run_connected(script, use, CONNACK + message(b"x", 7, 2), take=taken)
     assert sent == [acknowledgement(PUBREC, 7), acknowledgement(PUBCOMP, 7)]
 
 
-def test_a_handler_that_fails_loses_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_fails_loses_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
     def script(peer: Peer) -> None:
         peer.sock.recv(1024)
         peer.send(CONNACK + message(b"x", 1) + message(b"y", 2))
         peer.wait()
 
-    async def use(address: Address) -> None:
+    async with broker(script) as address:
         taken = Taken()
 
         def take(connection: MqttConnection, received: Publish) -> None:
@@ -168,18 +149,16 @@ def test_a_handler_that_fails_loses_no_other_message(caplog: pytest.LogCaptureFi
         await taken.until(2)
         assert connection.is_open
         connection.abort()
-
-    run(script, use)
     assert "a message on in was not looked at" in caplog.text
 
 
-def test_no_packet_is_sent_that_is_larger_than_the_broker_takes() -> None:
+async def test_no_packet_is_sent_that_is_larger_than_the_broker_takes() -> None:
     def script(peer: Peer) -> None:
         assert read(peer, 20) == publish("out", b"x" * 10, 2, properties={})
         peer.send(bytes.fromhex("4003 0002 97"))
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script, bytes.fromhex("2008 0000 05 27 00000014")) as connection:  # Maximum Packet Size 20
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         for topic, payload, why in (
             ("out", b"x" * 11, "a packet of 21 bytes; the broker takes 20 at most"),
@@ -191,13 +170,9 @@ def test_no_packet_is_sent_that_is_larger_than_the_broker_takes() -> None:
         connection.publish("out", b"x" * 10, answer.set_result)
         assert await answer == "Quota exceeded"
 
-    run_connected(script, use, bytes.fromhex("2008 0000 05 27 00000014"))  # Maximum Packet Size 20
-
 
 @LOOPS
-def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does(
-    factory: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+async def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does() -> None:
     reads = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -207,7 +182,7 @@ def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does(
         while peer.sock.recv(1 << 20):
             pass
 
-    async def use(address: Address) -> None:
+    async with broker(script) as address:
         writable = asyncio.Event()
 
         def resume() -> None:
@@ -226,10 +201,8 @@ def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does(
         await writable.wait()
         connection.abort()
 
-    run(script, use, factory)
 
-
-def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscribe_with() -> None:
+async def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscribe_with() -> None:
     def script(peer: Peer) -> None:
         data = b""
         while b"\x00\x03end" not in data:
@@ -238,7 +211,7 @@ def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscri
         peer.send(b"\x90\x04" + data[at - 3 : at - 1] + b"\x00\x01")
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         sent = 0
         while connection.can_publish:
             connection.publish("out", b"", lambda _: None)
@@ -247,21 +220,17 @@ def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscri
         assert sent == 1024
         await connection.subscribe([Subscription("end")])
 
-    run_connected(script, use)
 
-
-def test_packets_of_one_iteration_are_written_at_once() -> None:
+async def test_packets_of_one_iteration_are_written_at_once() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
         sent.append(peer.sock.recv(65_536))
         peer.wait()
 
-    async def use(connection: MqttConnection) -> None:
+    async with connected(script) as connection:
         for _ in range(100):
             connection.publish("out", b"x", lambda _: None)
         while not sent:
             await asyncio.sleep(0.001)
-
-    run_connected(script, use)
     assert sent[0].count(b"out") == 100

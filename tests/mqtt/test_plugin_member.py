@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -94,22 +94,17 @@ class Bridge:
         return [json.loads(payload) for topic, payload, _ in self.endpoint.published if topic == READY_TOPIC]
 
 
-Use = Callable[[Bridge], Awaitable[None]]
+@asynccontextmanager
+async def bridged(path: Path, *texts: str, coreflux: Coreflux | None = None) -> AsyncIterator[Bridge]:
+    async with PrivateEndpoint.served(path / "socket") as endpoint:
+        bridge = Bridge(endpoint, parsed(*texts), coreflux)
+        await bridge.begin()
+        yield bridge
+        await bridge.end()
 
 
-def run(path: Path, use: Use, *texts: str) -> None:
-    async def main() -> None:
-        async with PrivateEndpoint.served(path / "socket") as endpoint:
-            bridge = Bridge(endpoint, parsed(*texts))
-            await bridge.begin()
-            await use(bridge)
-            await bridge.end()
-
-    asyncio.run(main())
-
-
-def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_connection(tmp_path: Path) -> None:
-    async def use(bridge: Bridge) -> None:
+async def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_connection(tmp_path: Path) -> None:
+    async with bridged(tmp_path, route(), route("L", lossless=True)) as bridge:
         endpoint = bridge.endpoint
         await until(lambda: bridge.ready)
         assert {name: set(one) for name, one in endpoint.subscriptions.items()} == {
@@ -121,47 +116,35 @@ def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_connecti
         await until(lambda: len(bridge.ready) == 2)
         assert bridge.member.own.client.reconnects == 1
 
-    run(tmp_path, use, route(), route("L", lossless=True))
+
+async def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
+    endpoint = PrivateEndpoint(tmp_path / "socket")
+    bridge = Bridge(endpoint, parsed(route()))
+    beginning = asyncio.create_task(bridge.begin())
+    await asyncio.sleep(0.05)
+    assert not beginning.done()
+    await endpoint.serve()
+    await beginning
+    assert bridge.member.troubles == []
+    await bridge.end()
+    await endpoint.close()
 
 
-def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
-    async def main() -> None:
-        endpoint = PrivateEndpoint(tmp_path / "socket")
-        bridge = Bridge(endpoint, parsed(route()))
-        beginning = asyncio.create_task(bridge.begin())
-        await asyncio.sleep(0.05)
-        assert not beginning.done()
-        await endpoint.serve()
-        await beginning
-        assert bridge.member.troubles == []
-        await bridge.end()
-        await endpoint.close()
-
-    asyncio.run(main())
-
-
-def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_path: Path) -> None:
-    async def use(bridge: Bridge) -> None:
-        told = {
-            "dropped": 3,
-            "restarts": 1,
-            "spool": {"L": 2},
-            "refusing": None,
-            "errors": [["L", "overloaded", "why"]],
-        }
+async def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_path: Path) -> None:
+    async with bridged(tmp_path, route()) as bridge:
+        errors = [["L", "overloaded", "why"]]
+        told = {"dropped": 3, "restarts": 1, "spool": {"L": 2}, "refusing": None, "errors": errors}
         bridge.endpoint.send("own", json.dumps(told).encode(), 7, BROKER_TOPIC, topic=BROKER_TOPIC)
         bridge.endpoint.send("own", b"value", 8, "read", topic="read")
         await until(lambda: bridge.watched.seen)
         assert bridge.states == [BrokerState(3, 1, {"L": 2}, None, (("L", "overloaded", "why"),))]
         assert [message.topic for message in bridge.watched.seen] == ["read"]
 
-    run(tmp_path, use, route())
 
-
-def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_event_come_while_wanted(
+async def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_event_come_while_wanted(
     tmp_path: Path,
 ) -> None:
-    async def use(bridge: Bridge) -> None:
+    async with bridged(tmp_path, route()) as bridge:
         endpoint, member = bridge.endpoint, bridge.member
         endpoint.send(
             "own", b"", 7, "read", topic="read", rest_bridge_refused=failure_property(MESSAGE_TOO_LARGE.error("9"))
@@ -178,22 +161,18 @@ def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_
         await member.watch_unmatched(wanted=False)
         assert set(endpoint.subscriptions["own"]) == {BROKER_TOPIC, "read"}
 
-    run(tmp_path, use, route())
 
-
-def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_path: Path) -> None:
-    async def use(bridge: Bridge) -> None:
+async def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_path: Path) -> None:
+    async with bridged(tmp_path, route()) as bridge:
         bridge.publisher.announce(Publication("status", b""))
         await bridge.publisher.publish(Publication("answer", b""), hops=1, is_own=True)
         await bridge.publisher.publish(Publication("result", b""), hops=2)
         marks = {topic: user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC}
         assert marks == {"status": {HOPS: "1", OWN: ""}, "answer": {HOPS: "1", OWN: ""}, "result": {HOPS: "2"}}
 
-    run(tmp_path, use, route())
 
-
-def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
-    async def use(bridge: Bridge) -> None:
+async def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
+    async with bridged(tmp_path, route()) as bridge:
         publisher, connection = MqttPublisher(), bridge.member.own.client.connection
         assert connection is not None
         publisher.use_connection(connection)
@@ -202,29 +181,22 @@ def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
         marks = [user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC]
         assert marks == [{HOPS: "1"}, {HOPS: "1"}]
 
-    run(tmp_path, use, route())
 
-
-def test_commands_come_by_a_session_of_their_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with PrivateEndpoint.served(tmp_path / "socket") as endpoint:
-            bridge = Bridge(endpoint, (), Coreflux(["editor"], str(tmp_path / "live")))
-            await bridge.begin()
-            await until(lambda: bridge.ready)
-            assert set(endpoint.subscriptions["commands"]) == {"$SYS/Coreflux/Command", "$SYS/Coreflux/Routes/#"}
-            await bridge.end()
-
-    asyncio.run(main())
+async def test_commands_come_by_a_session_of_their_own(tmp_path: Path) -> None:
+    async with bridged(tmp_path, coreflux=Coreflux(["editor"], str(tmp_path / "live"))) as bridge:
+        await until(lambda: bridge.ready)
+        subscribed = bridge.endpoint.subscriptions["commands"]
+        assert set(subscribed) == {"$SYS/Coreflux/Command", "$SYS/Coreflux/Routes/#"}
 
 
 @pytest.mark.parametrize("begins_lossless", [False, True])
-def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_called_once(
+async def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_called_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begins_lossless: bool
 ) -> None:
     monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
     before, after = ("lossless:R", "main") if begins_lossless else ("main", "lossless:R")
 
-    async def use(bridge: Bridge) -> None:
+    async with bridged(tmp_path, route(lossless=begins_lossless)) as bridge:
         endpoint = bridge.endpoint
         endpoint.send(before, b"1", 7, E)
         await until(lambda: bridge.calls.called)
@@ -239,15 +211,13 @@ def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_ca
             delivery.release()
         await until(lambda: sorted(endpoint.acknowledged) == sorted([(before, 7), (before, 8), (after, 7)]))
 
-    run(tmp_path, use, route(lossless=begins_lossless))
 
-
-def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_with_the_endpoint(
+async def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_with_the_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
 
-    async def use(bridge: Bridge) -> None:
+    async with bridged(tmp_path, route(lossless=True)) as bridge:
         endpoint = bridge.endpoint
         endpoint.send("lossless:R", b"1", 7, E)
         await until(lambda: bridge.calls.called)
@@ -262,18 +232,14 @@ def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_w
         endpoint.send("lossless:R", b"1", 7, E, duplicate=True)
         await until(lambda: len(bridge.calls.called) == 2)
 
-    run(tmp_path, use, route(lossless=True))
 
-
-def test_a_route_that_comes_back_before_its_session_is_closed_keeps_it(tmp_path: Path) -> None:
-    async def use(bridge: Bridge) -> None:
+async def test_a_route_that_comes_back_before_its_session_is_closed_keeps_it(tmp_path: Path) -> None:
+    async with bridged(tmp_path, route(lossless=True)) as bridge:
         for lossless in (False, True) * 3:
             await bridge.reload(route(lossless=lossless))
         bridge.endpoint.send("lossless:R", b"1", 7, E)
         await until(lambda: bridge.calls.called)
         assert bridge.endpoint.connects.count("lossless:R") == 1
-
-    run(tmp_path, use, route(lossless=True))
 
 
 def test_an_event_that_only_runs_by_a_schedule_subscribes_nothing() -> None:
