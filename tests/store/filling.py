@@ -1,10 +1,16 @@
 """Spools for tests: messages that say their number, and what an earlier run left."""
 
 import contextlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.store import Kept, Spool
+
+
+def opened(path: Path) -> AbstractContextManager[Spool]:
+    """Open a spool for a block."""
+    return contextlib.closing(Spool(path))
 
 
 def left_over(spool: Spool) -> list[Kept]:
@@ -14,11 +20,21 @@ def left_over(spool: Spool) -> list[Kept]:
     return [one for one in kept if isinstance(one, Kept)]
 
 
+def keys_on_disk(path: Path) -> list[str]:
+    """Open a spool, and return the keys that an earlier run left."""
+    with opened(path) as spool:
+        return [one.key for one in left_over(spool)]
+
+
 def message(number: int) -> Message:
     return Message(f"in/{number}", bytes([number % 256]) * number, 1000.0 + number)
 
 
+def keep(spool: Spool, number: int = 1, client: tuple[str, str | None] | None = None) -> str:
+    return spool.keep("R", "E", message(number), 0, client)
+
+
 def filled(path: Path, count: int) -> list[str]:
     """Make a spool with so many messages, and close it."""
-    with contextlib.closing(Spool(path)) as spool:
-        return [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(count)]
+    with opened(path) as spool:
+        return [keep(spool, number, ("me", "name")) for number in range(count)]

@@ -1,4 +1,4 @@
-"""A disk of 2 MB, and what can happen to a spool on it; run in processes of its own by `test_full_disk`.
+"""A disk of 2 MB, and what can happen to files on it; run in processes of its own by `test_full_disk`.
 
     python -m tests.store.small_disk KIND FOLDER SCENARIO ...
 
@@ -17,20 +17,18 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.lot.model import Message
-from amqtt_rest_bridge.store import Kept, Spool, SpoolFullError, disk_space
+from amqtt_rest_bridge.store import Kept, Spool, SpoolFullError, disk_space, failure_file
+from amqtt_rest_bridge.store.failure_file import FailureFile
 from tests.support.waiting import eventually
 
 SIZE: Final = 2 << 20
-_ROUTE: Final = """DEFINE ROUTE L WITH TYPE REST_API
-    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{}" WITH ENABLE_CLIENT "true"
-    ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-        WITH DESTINATION_TOPIC "out"
-    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
-"""
 
 
 def keep(spool: Spool, number: int, size: int = 10_000) -> str:
@@ -62,16 +60,20 @@ def take_what_is_left(folder: Path) -> None:
             file.write(b"x" * 4096)
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Spool]:
-    """Open a spool that a test closes."""
-    with contextlib.closing(Spool(path)) as spool:
-        yield spool
+def opened(folder: Path) -> AbstractContextManager[Spool]:
+    """Open the spool of a disk for a block."""
+    return contextlib.closing(Spool(folder / "spool.db"))
 
 
 def left(spool: Spool) -> list[str]:
     """Return the keys of an earlier run."""
     return [kept.key for kept in spool.left_over() if isinstance(kept, Kept)]
+
+
+def assert_holds(folder: Path, keys: list[str]) -> None:
+    """Show that the next start finds these messages."""
+    with opened(folder) as spool:
+        assert left(spool) == keys
 
 
 def assert_removed(spool: Spool, keys: list[str]) -> None:
@@ -85,7 +87,7 @@ def assert_removed(spool: Spool, keys: list[str]) -> None:
 
 def calls_that_end_make_room(folder: Path) -> None:
     """Everything is sent: as many new messages as before find room, again and again, without a restart."""
-    with opened(folder / "spool.db") as spool:
+    with opened(folder) as spool:
         first = fill(spool)
         assert len(first) > 50, len(first)
         keys = first
@@ -94,13 +96,12 @@ def calls_that_end_make_room(folder: Path) -> None:
                 spool.forget(key)
             tidy(spool)
             keys = [keep(spool, number) for number in range(50)]
-    with opened(folder / "spool.db") as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def one_by_one(folder: Path) -> None:
     """Each call that ends makes room for one message."""
-    with opened(folder / "spool.db") as spool:
+    with opened(folder) as spool:
         keys = fill(spool)
         for key in keys[:3]:  # SQLite's pages are not filled to the last byte
             spool.forget(key)
@@ -109,43 +110,39 @@ def one_by_one(folder: Path) -> None:
             spool.forget(keys.pop(0))
             spool.flush()
             keys.append(keep(spool, number))
-    with opened(folder / "spool.db") as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def small_messages(folder: Path) -> None:
     """The same with thousands of small ones, which end out of order."""
-    with opened(folder / "spool.db") as spool:
+    with opened(folder) as spool:
         keys = fill(spool, 100)
         random.Random(3).shuffle(keys)
         assert_removed(spool, keys)
         keys = [keep(spool, number, 100) for number in range(1000)]
-    with opened(folder / "spool.db") as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def start_with_a_full_disk(folder: Path) -> None:
     """The broker was killed with its disk full: it starts, sends, removes and takes new messages."""
-    path = folder / "spool.db"
-    keys = in_child(lambda write: [write(key) for key in fill(Spool(path))])
-    with opened(path) as spool:
+    keys = in_child(lambda write: [write(key) for key in fill(Spool(folder / "spool.db"))])
+    with opened(folder) as spool:
         assert left(spool) == keys
         for key in keys:
             spool.forget(key)
         tidy(spool)
         keys = [keep(spool, number) for number in range(50)]
-    with opened(path) as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def kills(folder: Path) -> None:
     """A kill at any moment beside a full disk: what is kept stays kept, what was removed stays removed."""
-    path, moments = folder / "spool.db", random.Random(5)
+    moments = random.Random(5)
     present: set[str] = set()
     for _ in range(10):
 
         def work(write: Callable[[str], object], writes: int = moments.randrange(1, 400)) -> None:
-            spool = Spool(path)
+            spool = Spool(folder / "spool.db")
             mine = left(spool)
             while True:
                 with contextlib.suppress(SpoolFullError):
@@ -168,7 +165,7 @@ def kills(folder: Path) -> None:
         perhaps = {line[1:] for line in news if line[0] == "?"}
         present |= {line[1:] for line in news if line[0] == "+"}
         present -= {line[1:] for line in news if line[0] == "-"}
-        with opened(path) as spool:
+        with opened(folder) as spool:
             found = set(left(spool))
         assert present - perhaps <= found, "a message is lost"
         assert found <= present | perhaps, "a message came back"
@@ -178,64 +175,48 @@ def kills(folder: Path) -> None:
 
 def other_files(folder: Path) -> None:
     """Something else fills the disk: calls go on and end, new ones take their places, and room is noticed."""
-    path, other = folder / "spool.db", folder / "other"
-    with opened(path) as spool:
+    with opened(folder) as spool:
         keys = [keep(spool, number) for number in range(30)]
-        with other.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
+        take_what_is_left(folder)
         tidy(spool)  # the checkpoint finds no room at first
-        assert not Path(f"{path}-wal").stat().st_size
+        assert not (folder / "spool.db-wal").stat().st_size
         for key in keys[:20]:
             spool.forget(key)
         tidy(spool)
         assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (10,)
         keys = keys[20:] + [keep(spool, number) for number in range(10)]
-    with opened(path) as spool:
+    with opened(folder) as spool:
         assert left(spool) == keys
-        other.unlink()
+        (folder / "other").unlink()
         tidy(spool)
-        for number in range(50):
-            keys.append(keep(spool, number))
-    with opened(path) as spool:
-        assert left(spool) == keys
-
-
-def other_files_take_what_a_full_spool_left(folder: Path) -> None:
-    """Something else fills the disk while the spool is full: calls that end are removed all the same."""
-    with opened(folder / "spool.db") as spool:
-        keys = fill(spool, 15_000)
-        tidy(spool)
-        take_what_is_left(folder)
-        assert_removed(spool, keys)
+        keys += [keep(spool, number) for number in range(50)]
+    assert_holds(folder, keys)
 
 
 def other_files_have_taken_all_that_a_sent_spool_left(folder: Path) -> None:
     """All calls have ended, and what is full of removed messages makes room by itself: other files leave none."""
-    with opened(folder / "spool.db") as spool:
+    with opened(folder) as spool:
         keys = fill(spool, 15_000)
         tidy(spool)
         take_what_is_left(folder)
         assert_removed(spool, keys)
         tidy(spool)
         keys = [keep(spool, number) for number in range(20)]
-    with opened(folder / "spool.db") as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def other_files_take_what_a_start_finds(folder: Path) -> None:
     """The broker is killed with its disk full, and something else takes what its next start lets go."""
-    path = folder / "spool.db"
 
     def work(write: Callable[[str], object]) -> None:
-        spool = Spool(path)
+        spool = Spool(folder / "spool.db")
         for key in fill(spool, 15_000):
             write(key)
         tidy(spool)
         take_what_is_left(folder)
 
     keys = in_child(work)
-    with opened(path) as spool:
+    with opened(folder) as spool:
         assert left(spool) == keys
         take_what_is_left(folder)
         assert_removed(spool, keys)
@@ -243,7 +224,7 @@ def other_files_take_what_a_start_finds(folder: Path) -> None:
 
 def other_files_take_whatever_becomes_free(folder: Path) -> None:
     """Something else takes each byte that is free, again and again: calls that end are removed all the same."""
-    with opened(folder / "spool.db") as spool:
+    with opened(folder) as spool:
         keys = fill(spool, 15_000)
         tidy(spool)
         take_what_is_left(folder)
@@ -258,13 +239,11 @@ def other_files_take_whatever_becomes_free(folder: Path) -> None:
 
 def a_log_that_is_too_large_for_the_loop(folder: Path) -> None:
     """The log waits for its thread when the disk is full: new messages leave it the room that it needs."""
-    path, other = folder / "spool.db", folder / "other"
+    other = folder / "other"
     disk_space._SMALL_LOG = 0  # type: ignore[misc]
-    with opened(path) as spool:
+    with opened(folder) as spool:
         keys = [keep(spool, number, 1000) for number in range(100)]
-        with other.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
+        take_what_is_left(folder)
         keys += fill(spool, 1000)
         other.unlink()
         with contextlib.suppress(SpoolFullError):
@@ -279,18 +258,18 @@ def a_log_that_is_too_large_for_the_loop(folder: Path) -> None:
         tidy(spool)
         assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
         keys = [keep(spool, number, 1000) for number in range(50)]
-    with opened(path) as spool:
-        assert left(spool) == keys
+    assert_holds(folder, keys)
 
 
 def a_broker(folder: Path) -> None:
     """The whole product: a server that is away until the spool is full, and comes back."""
     from tests.support.embedded_broker import hosting  # amqtt, which the other scenarios need not wait for
     from tests.support.http_recorder import recording
+    from tests.support.lossless import route
 
     with recording() as target:
         target.answer = lambda _: (503, b"")
-        with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
+        with hosting(route(target.port), spool=str(folder / "spool.db")) as host:
             client = host.client("out")
             count = 0
             lossless: Any = host.plugin._lossless
@@ -306,8 +285,70 @@ def a_broker(folder: Path) -> None:
             assert [payload for _, payload in client_two.messages(50)] == [b""] * 50
             assert host.program.status("L")["messages"]["refused"] == 1
             eventually(lambda: host.program.status("L")["messages"]["in_flight"] == 0, "a call is open")
-        with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
+        with hosting(route(target.port), spool=str(folder / "spool.db")) as host:
             host.client("out").publish("in/x", b"after the restart")
+
+
+def failures(folder: Path) -> None:
+    """A file of failures: a full disk costs no start, and what is kept is written once there is room."""
+    failure_file._AGAIN_SECONDS = 0.05  # type: ignore[misc]
+    path = folder / "failures.db"
+
+    def await_written(file: FailureFile[KeptRun]) -> None:
+        eventually(lambda: not file.waiting and file.trouble is None)
+
+    with contextlib.closing(FailureFile(path, KeptRun)) as file:
+        for number in range(10):
+            file.put(str(number), failed(number))
+        await_written(file)
+        with without_room(folder):
+            for number in range(10, 40):
+                file.put(str(number), failed(number))
+            eventually(lambda: file.trouble is not None)
+            assert file.trouble == f"the disk of {path} is full; make room on it, and what waits is written"
+            file.put("0", None)
+            assert file.waiting
+        await_written(file)
+    with contextlib.closing(FailureFile(path, KeptRun)) as file:
+        assert [one.run.id for one in file.loaded] == [str(number) for number in range(1, 40)]
+    with contextlib.ExitStack() as full:
+        full.enter_context(without_room(folder))
+        with contextlib.closing(FailureFile(path, KeptRun)) as file:  # starts, with what it held or a trouble it names
+            assert len(file.loaded) == 39 or file.trouble is not None
+            full.close()
+            file.put("40", failed(40))
+            await_written(file)
+    with contextlib.ExitStack() as full:
+        full.enter_context(without_room(folder))
+        with contextlib.closing(FailureFile(folder / "new.db", KeptRun)) as file:
+            assert file.trouble is not None
+            assert file.loaded == []
+            file.put("1", failed(1))
+            full.close()
+            await_written(file)
+    for name, count in (("failures.db", 40), ("new.db", 1)):
+        with contextlib.closing(FailureFile(folder / name, KeptRun)) as file:
+            assert len(file.loaded) == count
+
+
+def failed(number: int) -> KeptRun:
+    record = Run(float(number), "call", str(number), "R", "E", "in", code="http_status")
+    return KeptRun(record, "in", 0.0, bytes(20_000), None)
+
+
+@contextlib.contextmanager
+def without_room(folder: Path) -> Iterator[None]:
+    """Leave no room on the disk, or no file any, until the block ends."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if before[0] == SIZE:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    else:
+        take_what_is_left(folder)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        (folder / "other").unlink(missing_ok=True)
 
 
 def in_child(work: Callable[[Callable[[str], object]], object]) -> list[str]:
@@ -334,12 +375,12 @@ SCENARIOS: Final = {
         start_with_a_full_disk,
         kills,
         other_files,
-        other_files_take_what_a_full_spool_left,
         other_files_have_taken_all_that_a_sent_spool_left,
         other_files_take_what_a_start_finds,
         other_files_take_whatever_becomes_free,
         a_log_that_is_too_large_for_the_loop,
         a_broker,
+        failures,
     )
 }
 

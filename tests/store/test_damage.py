@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.store import Kept, Spool, Unreadable
+from amqtt_rest_bridge.store import Kept, Unreadable
 from amqtt_rest_bridge.store.salvage import salvage
-from tests.store.filling import filled, left_over, message
+from tests.store.filling import filled, keep, keys_on_disk, left_over, message, opened
 
 
 def cut_off(content: bytearray) -> None:
@@ -45,40 +45,36 @@ Spool(Path(sys.argv[1]))
 @pytest.mark.parametrize("damage", [cut_off, overwrite_a_page, overwrite_the_last_page])
 @pytest.mark.parametrize("renames", [0, 1, 2], ids=["whole", "killed before", "killed between the renames"])
 def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
-    tmp_path: Path,
+    path: Path,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[bytearray], None],
     renames: int,
 ) -> None:
-    path = tmp_path / "spool.db"
     keys = filled(path, 200)
     content = bytearray(path.read_bytes())
     damage(content)
     path.write_bytes(content)
     if renames:
         subprocess.run([sys.executable, "-c", KILLED, str(path), str(renames)], check=False)
-    with contextlib.closing(Spool(path)) as spool:
+    with opened(path) as spool:
         found = left_over(spool)
         assert len(found) > 60
         assert [one.key for one in found] == [key for key in keys if key in {one.key for one in found}]
         assert all(one.message.payload == message(keys.index(one.key)).payload for one in found)
-        spool.keep("R", "E", message(1), 0, None)
-    assert (tmp_path / "spool.db-damaged-1").read_bytes()[1024:] == content[1024 : len(content) // 1024 * 1024]
+        keep(spool)
+    assert path.with_name("spool.db-damaged-1").read_bytes()[1024:] == content[1024 : len(content) // 1024 * 1024]
     assert f"the spool {path} was damaged" in caplog.text
-    with contextlib.closing(Spool(path)) as spool:
-        assert len(left_over(spool)) == len(found) + 1
+    assert len(keys_on_disk(path)) == len(found) + 1
 
 
-def test_what_is_salvaged_has_the_present_format_whatever_the_damaged_file_says(tmp_path: Path) -> None:
-    path = tmp_path / "spool.db"
+def test_what_is_salvaged_has_the_present_format_whatever_the_damaged_file_says(path: Path) -> None:
     filled(path, 200)
     content = bytearray(path.read_bytes())
     content[60:64] = bytes(4)  # its user_version
     overwrite_a_page(content)
     path.write_bytes(content)
     salvage(path, "damaged")
-    with contextlib.closing(Spool(path)) as spool:
-        assert len(left_over(spool)) > 60
+    assert len(keys_on_disk(path)) > 60
 
 
 UNREADABLE = [
@@ -113,14 +109,12 @@ def spoil(path: Path, assignment: str, number: int) -> None:
 
 @pytest.mark.parametrize(("assignment", "reason"), UNREADABLE)
 def test_a_row_that_cannot_be_read_is_named_and_stays_and_the_others_are_read(
-    tmp_path: Path, assignment: str, reason: str
+    path: Path, assignment: str, reason: str
 ) -> None:
-    path = tmp_path / "spool.db"
-    with contextlib.closing(Spool(path)) as spool:
-        keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(5)]
+    keys = filled(path, 5)
     spoil(path, assignment, 3)
     for _ in range(2):
-        with contextlib.closing(Spool(path)) as spool:
+        with opened(path) as spool:
             found = list(spool.left_over())
         assert [one.key for one in found if isinstance(one, Kept)] == [*keys[:2], *keys[3:]]
         (bad,) = (one for one in found if isinstance(one, Unreadable))

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
@@ -21,22 +20,17 @@ from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.store import failure_file
 from amqtt_rest_bridge.store.failure_file import FailureFile
-from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.store.test_full_disk import TMPFS, UNSHARE
 from tests.support.admin_client import (
     TOKEN,
-    Admin,
     admin_of,
     admin_with_token,
     client_route,
     post,
     refusing_with_reason,
-    runs,
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
-from tests.support.ports import free_port
 from tests.support.waiting import SECONDS, eventually
 
 
@@ -74,18 +68,41 @@ def test_failures_survive_a_restart_with_their_messages(target: Recorder, tmp_pa
         assert admin.get(f"/api/runs/{started['id']}").json["retry_of"] == name
 
 
-def test_a_file_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
-    file = tmp_path / "failures.db"
-    file.write_bytes(b"not a database" * 100)
-    with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): file is not a database; move it away"):
-        FailureFile(file, KeptRun)
-    with pytest.raises(ConfigurationError, match="name a file that can be written"):
-        FailureFile(tmp_path, KeptRun)
-    with closing(sqlite3.connect(tmp_path / "newer.db")) as database:
-        database.execute("CREATE TABLE runs (id TEXT, run BLOB, more TEXT)")
-        database.execute("PRAGMA user_version = 99")
-    with pytest.raises(ConfigurationError, match="of a newer version of the bridge"):
-        FailureFile(tmp_path / "newer.db", KeptRun)
+OURS: Final = "CREATE TABLE runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
+OTHER: Final = "CREATE TABLE guests (name TEXT)"
+OF_ANOTHER: Final = "is a database of something else; name another one"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"not a database" * 100, r"\(failures\): file is not a database; move it away", id="no database"),
+        pytest.param(None, "name a file that can be written", id="folder"),
+        pytest.param(f"{OURS}; PRAGMA user_version = 99", "of a newer version of the bridge", id="newer version"),
+        pytest.param(
+            f"{OURS}; PRAGMA user_version = 1; INSERT INTO runs VALUES ('1', 'text')",
+            r"\(failures\): .*; move it away", id="a row that is none",
+        ),
+        pytest.param(OTHER, OF_ANOTHER, id="of another program"),
+        pytest.param(f"{OTHER}; PRAGMA user_version = 1", OF_ANOTHER, id="of another program, our version"),
+        pytest.param(f"{OTHER}; PRAGMA user_version = 7", OF_ANOTHER, id="of another program, a later version"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_stops_the_start_and_says_what_to_do_and_a_database_of_something_else_is_left_as_it_is(
+    tmp_path: Path, content: bytes | str | None, said: str
+) -> None:
+    path = tmp_path / "failures.db"
+    if content is None:
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript(content)
+    before = None if said != OF_ANOTHER else path.read_bytes()
+    with pytest.raises(ConfigurationError, match=said):
+        FailureFile(path, KeptRun)
+    assert before is None or path.read_bytes() == before
 
 
 def test_a_file_that_cannot_be_written_any_more_is_said_and_costs_nothing_else(
@@ -125,50 +142,6 @@ def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monk
         file.put("2", kept(2))
         eventually(lambda: file.trouble is None)
     assert [run.run.id for run in loaded(path)] == ["1", "2"]
-
-
-def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failure_file, "_AGAIN_SECONDS", 0.05)
-    path = tmp_path / "failures.db"
-    file = FailureFile(path, KeptRun)
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")  # as unwritable as a full disk
-        file.put("1", kept(1))
-        eventually(lambda: file.trouble is not None)
-        other.rollback()
-    eventually(lambda: file.trouble is None)
-    file.close()
-    assert [one.run.id for one in loaded(path)] == ["1"]
-
-
-def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> None:
-    target.answer = refusing_with_reason
-    path, port = tmp_path / "failures.db", free_port()
-    broker = BrokerProcess(tmp_path, client_route(target.url), admin_port=port, failures=str(path))
-    with closing(broker), closing(sqlite3.connect(path)) as file:
-        broker.start()
-        with closing(Wire(broker.port, "publisher").sock) as wire:
-            wire.sendall(publish_packet("orders/7", b"bad", 1))
-            admin = Admin(port)
-            eventually(lambda: len(runs(admin)) == 1)
-        (before,) = runs(admin)
-        eventually(lambda: file.execute("SELECT count(*) FROM runs").fetchone() == (1,))
-        broker.kill()
-        broker.start()
-        eventually(lambda: admin.get("/healthz").status == 200)
-        after = admin.get(f"/api/runs/{before['id']}").json
-        assert (after["message"]["payload"], after["response"]["status"]) == ("bad", 422)
-
-
-def test_a_row_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
-    file = tmp_path / "failures.db"
-    assert loaded(file) == []
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("INSERT INTO runs VALUES ('1', 'text')")
-    with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): .*; move it away"):
-        FailureFile(file, KeptRun)
 
 
 def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,18 +198,6 @@ def test_a_second_broker_is_refused_and_says_so(target: Recorder, tmp_path: Path
     assert loaded(path) == []
 
 
-@pytest.mark.parametrize("version", [0, 1, 7])
-def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "other.db"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE guests (name TEXT)")
-        database.execute(f"PRAGMA user_version = {version}")
-    before = path.read_bytes()
-    with pytest.raises(ConfigurationError, match="is a database of something else; name another one"):
-        FailureFile(path, KeptRun)
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long, id="each"), pytest.param(13, id="some")])
 def test_a_kill_between_any_two_lines_leaves_a_file_that_opens_with_whole_runs(tmp_path: Path, step: int) -> None:
     """Runs 0 and 1 were there; 2 and 3 come, and 0 goes. Each write is whole or was not made."""
@@ -279,21 +240,6 @@ def _write_until(path: Path, line: int) -> None:
         eventually(lambda: not file.waiting)
     file.close()
     os._exit(0)
-
-
-ON_DISKS: Final = [
-    pytest.param("tmpfs", UNSHARE, marks=TMPFS, id="tmpfs"),
-    pytest.param("limit", [], id="limit"),
-]
-
-
-@pytest.mark.parametrize(("kind", "prefix"), ON_DISKS)
-def test_a_full_disk_costs_no_start_and_what_is_kept_is_written_once_there_is_room(
-    tmp_path: Path, kind: str, prefix: list[str]
-) -> None:
-    program = [sys.executable, "-m", "tests.store.small_failure_disk", kind, str(tmp_path)]
-    ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
 
 
 def _is_connected(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A spool on a full disk, real and small: nothing is lost, and it recovers without help."""
+"""A spool and a file of failures on a full disk, real and small: nothing is lost, and it recovers without help."""
 
 import os
 import shutil
