@@ -33,10 +33,11 @@ def loaded_before(folder: Path) -> FirstLoad:
 
 
 class Reloading:
-    """A broker whose route files change; `reload` waits until the change has been taken or refused."""
+    """A broker whose route files change, at first `a.lot`; `write` waits until a change has been taken or refused."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, text: str, **settings: Any) -> None:
         self.folder = folder
+        (folder / "a.lot").write_text(text)
         self._is_child = bool(settings.get("processes"))
         seconds = 0 if self._is_child else 0.01  # a child is asked to reload
         self.host = Host(configuration(folder, reload_seconds=seconds, **settings))
@@ -58,6 +59,12 @@ class Reloading:
 
         reloader.reload = reloaded  # type: ignore[assignment,method-assign]
         reloader._asked.wait = asked  # type: ignore[method-assign]
+
+    def __enter__(self) -> "Reloading":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.host.stop()
 
     def write(self, name: str, text: str | None) -> None:
         if text is None:

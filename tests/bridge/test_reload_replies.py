@@ -54,9 +54,7 @@ def question(client: Client) -> str:
 def test_a_caller_that_waits_gets_the_reply_of_the_old_definition(
     tmp_path: Path, pool: concurrent.futures.Executor, after: str, unused_port: int
 ) -> None:
-    (tmp_path / "a.lot").write_text(asking_route())
-    running = Reloading(tmp_path)
-    try:
+    with Reloading(tmp_path, asking_route()) as running:
         client = running.host.client("questions/#")
         waiting = pool.submit(ask, running.host.http_port, "/ask", b"?")
         asked = question(client)
@@ -64,16 +62,12 @@ def test_a_caller_that_waits_gets_the_reply_of_the_old_definition(
         running.write("a.lot", after.replace("'-1'", f"'{unused_port}'") + "// and once more\n")
         client.publish(f"answers/{asked}", b"in time")
         assert waiting.result(SECONDS)[:2] == (200, b"in time")
-    finally:
-        running.host.stop()
 
 
 def test_a_port_that_is_gone_takes_no_new_callers_while_the_old_ones_wait(
     tmp_path: Path, pool: concurrent.futures.Executor, unused_port: int
 ) -> None:
-    (tmp_path / "a.lot").write_text(asking_route())
-    running = Reloading(tmp_path)
-    try:
+    with Reloading(tmp_path, asking_route()) as running:
         client = running.host.client("questions/#")
         old = running.host.http_port
         waiting = pool.submit(ask, old, "/ask", b"?")
@@ -91,16 +85,12 @@ def test_a_port_that_is_gone_takes_no_new_callers_while_the_old_ones_wait(
             client.publish(f"answers/{asked}", asked.encode())
         assert waiting.result(SECONDS)[:2] == (200, first.encode())
         assert new.result(SECONDS)[:2] == (200, second.encode())
-    finally:
-        running.host.stop()
 
 
 def test_callers_that_wait_for_their_turn_get_it_after_a_reload_too(
     tmp_path: Path, pool: concurrent.futures.Executor
 ) -> None:
-    (tmp_path / "a.lot").write_text(asking_route("answers"))
-    running = Reloading(tmp_path)
-    try:
+    with Reloading(tmp_path, asking_route("answers")) as running:
         client = running.host.client("questions/#")
         waiting = [pool.submit(ask, running.host.http_port, "/ask", b"?") for _ in range(3)]
         asked = question(client)
@@ -109,18 +99,14 @@ def test_callers_that_wait_for_their_turn_get_it_after_a_reload_too(
             client.publish("answers", asked.encode())
             asked = asked if last else question(client)
         assert [caller.result(SECONDS)[0] for caller in waiting] == [200, 200, 200]
-    finally:
-        running.host.stop()
 
 
 def test_a_broker_that_stops_ends_callers_of_a_port_that_is_gone_too(
     tmp_path: Path, pool: concurrent.futures.Executor
 ) -> None:
-    (tmp_path / "a.lot").write_text(asking_route(seconds=3600))
-    running = Reloading(tmp_path, times=Times(grace=0.6))
-    client = running.host.client("questions/#")
-    waiting = pool.submit(ask, running.host.http_port, "/ask", b"?")
-    question(client)
-    running.write("a.lot", None)
-    running.host.stop()
+    with Reloading(tmp_path, asking_route(seconds=3600), times=Times(grace=0.6)) as running:
+        client = running.host.client("questions/#")
+        waiting = pool.submit(ask, running.host.http_port, "/ask", b"?")
+        question(client)
+        running.write("a.lot", None)
     assert waiting.result(SECONDS)[0] == 504

@@ -1,7 +1,6 @@
 """Route files that are written in place: a look in the middle of it finds them empty, or a part of them."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.bridge.reloading import client_route, loaded_before, server_route
 from tests.support import forked, lossless
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
-from tests.support.http_recorder import recording
+from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS
 
 BOTH = server_route("/a", name="A") + server_route("/b", name="B")
@@ -111,21 +110,19 @@ def test_a_file_that_stays_empty_or_shorter_counts_at_the_second_look(
 
 
 def test_a_route_whose_messages_suffer_from_its_removal_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, target: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
+    target.answer = gate.before(lambda _: (200, b""))
     files: dict[str, Any] = {"spool": str(tmp_path / "spool.db"), "failures": str(tmp_path / "failures.db")}
-    with recording() as target, hosting("", **files) as host:
-        target.answer = gate.before(lambda _: (200, b""))
+    with hosting("", **files) as host:
         routes = [client_route(target, name="Busy", source="busy"), client_route(target, name="Idle", source="idle")]
         lossless.load(host, lossless.route(target.port) + "".join(routes))
         client = host.client("out")
         for topic in ("in/1", "busy", "busy"):
             client.publish(topic, b"x")
-        for _ in range(3):
             target.request()
-        with caplog.at_level(logging.WARNING):
-            lossless.load(host, "")
+        lossless.load(host, "")
         gate.open.set()
         assert client.messages(3) == [("out", b"")] * 3
     assert sorted(caplog.messages) == [

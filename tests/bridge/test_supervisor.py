@@ -1,11 +1,10 @@
 """Tasks of the plugin and of its bridge: none ends unnoticed."""
 
 import asyncio
-import contextlib
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,11 @@ from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.reload import Reloader
 from amqtt_rest_bridge.supervisor import MOST_FAILURES, Supervisor, Times
 from amqtt_rest_bridge.times import Backoff
+from tests.bridge.reloading import client_route, server_route
 from tests.support.commands import Workplace
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import recording
+from tests.support.http_recorder import Recorder
 from tests.support.waiting import eventually
-
-
-@contextlib.asynccontextmanager
-async def supervising(told: list[str | None]) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(told.append, Backoff(0.0001))
-    yield supervisor
-    await supervisor.stop()
 
 
 class Work:
@@ -50,66 +43,51 @@ class Work:
         await asyncio.Event().wait()
 
 
+WRONG = ValueError("wrong")
+
+
 @pytest.mark.parametrize(
-    "end", [ValueError("wrong"), None, asyncio.CancelledError()], ids=["an error", "no error", "a stray cancellation"]
+    "end", [WRONG, None, asyncio.CancelledError()], ids=["an error", "no error", "a stray cancellation"]
 )
 def test_a_task_that_ends_is_started_again(end: BaseException | None, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        told: list[str | None] = []
-        async with supervising(told) as supervisor:
-            work = Work(*[end] * (MOST_FAILURES - 1))
-            supervisor.keep("working", work.run)
-            await work.goes_on.wait()
-        assert told == []
+        faults: list[str | None] = []
+        supervisor = Supervisor(faults.append, Backoff(0.0001))
+        work = Work(*[end] * (MOST_FAILURES - 1))
+        supervisor.keep("working", work.run)
+        await work.goes_on.wait()
+        await supervisor.stop()
+        assert faults == []
 
     asyncio.run(main())
     assert caplog.text.count("the task working ended; it is started again") == MOST_FAILURES - 1
 
 
-def test_a_task_that_keeps_failing_breaks_the_bridge_and_is_tried_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_keeps_failing_breaks_the_bridge_which_has_recovered_once_it_runs_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
-        told: list[str | None] = []
-        async with supervising(told) as supervisor:
-            work = Work(*[ValueError("wrong")] * (MOST_FAILURES + 3))
-            supervisor.keep("working", work.run)
-            sentence = await supervisor.broken()
-            await work.goes_on.wait()
-        assert told == [sentence]
+        faults: asyncio.Queue[str | None] = asyncio.Queue()
+        supervisor = Supervisor(faults.put_nowait, Backoff(0.0001, steady=0.2))
+        supervisor.keep("working", Work(*[WRONG] * (MOST_FAILURES + 3)).run)
+        sentence = await supervisor.broken()
         assert "its task working failed 8 times in a row, the last time: wrong" in sentence
+        assert [await faults.get(), await faults.get()] == [sentence, None]
+        await supervisor.stop()
 
     asyncio.run(main())
     assert "the bridge is broken" in caplog.text
 
 
-def test_a_broken_bridge_that_runs_on_has_recovered() -> None:
+def test_what_has_to_end_is_started_again_until_it_has(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        told: asyncio.Queue[str | None] = asyncio.Queue()
-        supervisor = Supervisor(told.put_nowait, Backoff(0.0001, steady=0.2))
-        supervisor.keep("working", Work(*[ValueError("wrong")] * MOST_FAILURES).run)
-        assert await told.get() is not None
-        assert await told.get() is None
-        await supervisor.stop()
+        supervisor = Supervisor(lambda _: None, Backoff(0.0001))
+        supervisor.finish("adopting", Work(WRONG, WRONG, None).run)
+        while supervisor._tasks:
+            await asyncio.sleep(0)
 
     asyncio.run(main())
-
-
-def test_what_has_to_end_is_started_again_until_it_has() -> None:
-    async def main() -> None:
-        runs = 0
-
-        async def work() -> None:
-            nonlocal runs
-            runs += 1
-            if runs < 3:
-                raise ValueError("wrong")
-
-        async with supervising([]) as supervisor:
-            supervisor.finish("adopting", work)
-            while supervisor._tasks:
-                await asyncio.sleep(0)
-        assert runs == 3
-
-    asyncio.run(main())
+    assert caplog.text.count("the task adopting ended; it is started again") == 2
 
 
 def fails_first(run: Callable[..., Awaitable[None]], failed: list[str], name: str) -> Callable[..., Any]:
@@ -136,29 +114,22 @@ KINDS: dict[str, tuple[type, str]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_task_goes_on_after_an_error(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, tmp_path: Path, target: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "amqtt_rest_bridge")
     owner, method = KINDS[name]
     monkeypatch.setattr(owner, method, fails_first(getattr(owner, method), [], name))
-    with recording() as target:
-        routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-            ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
-            ADD EVENT E
-                WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                WITH DESTINATION_TOPIC "out"
-        """
-        with hosting(routes, status_seconds=60, spool=str(tmp_path / "spool.db")) as host:
-            client, status = host.client("out"), host.client("$SYS/broker/routes/+/status")
-            client.publish("in", b"1")
-            assert client.message() == ("out", b"1")
-            assert json.loads(status.message()[1])["name"] == "R"
-            host.reload()
-            eventually(lambda: "routes reloaded" in caplog.text, "not reloaded")
-            eventually(lambda: f"the task {name} ended; it is started again" in caplog.text, "nothing said so")
-            client.publish("in", b"2")
-            assert client.message() == ("out", b"2")
+    routes = client_route(target, name="R") + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
+    with hosting(routes, status_seconds=60, spool=str(tmp_path / "spool.db")) as host:
+        client, status = host.client("out"), host.client("$SYS/broker/routes/+/status")
+        client.publish("in", b"1")
+        assert client.message() == ("out", b"1")
+        assert json.loads(status.message()[1])["name"] == "R"
+        host.reload()
+        eventually(lambda: "routes reloaded" in caplog.text, "not reloaded")
+        eventually(lambda: f"the task {name} ended; it is started again" in caplog.text, "nothing said so")
+        client.publish("in", b"2")
+        assert client.message() == ("out", b"2")
 
 
 @pytest.mark.parametrize(
@@ -177,11 +148,12 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(
     monkeypatch.setattr(owner, method, fails)
     often = Backoff(0.0001)
     monkeypatch.setattr(bridge, "Supervisor", functools.partial(Supervisor, backoff=often))
-    routes = """DEFINE ROUTE R WITH TYPE REST_API
-        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
-        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
-    """
-    with hosting(routes, status_seconds=0.05, spool=str(tmp_path / "spool.db"), times=Times(tasks=often)) as host:
+    settings: dict[str, Any] = {
+        "status_seconds": 0.05,
+        "spool": str(tmp_path / "spool.db"),
+        "times": Times(tasks=often),
+    }
+    with hosting(server_route("/x", name="R"), **settings) as host:
         client = host.client("$SYS/broker/routes/R/status")
         status = json.loads(client.message()[1])
         while status["health"] != "Red":
