@@ -46,7 +46,9 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.5  # how often leases are looked at
 _SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
 _DRAIN_SECONDS: Final = 1.5  # a stop waits so long for running requests; then it leaves the slots without any
-_LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
+_UNCONNECTED_PART: Final = 2 / 3
+"""Of `adopt_seconds`: for so long a worker without a connection keeps its slots. Its last notice is at most a third old
+when the connection is lost, so no other worker takes them before."""
 _LONGEST_HOST: Final = 40
 
 
@@ -86,7 +88,7 @@ class Member:
         self._slots = OpenSlots(settings, broker, self.leases, self.own, calls, supervisor, self._wake)
         self._routes: tuple[Route, ...] = ()
         self._lost_at: float | None = None  # since when no lease can be renewed; infinite once the slots are left
-        self._limits = 1, -math.inf  # as client mode knows: workers that share RATE_LIMIT, end of ORDERED calls
+        self._limits = 1, -math.inf  # given to `share_limits` last
         self._warnings = Warnings(settings.group, settings.slots)
         self._is_stopping = False
 
@@ -239,9 +241,9 @@ class Member:
     def _note_connection(self, now: float) -> None:
         """Allow the slots' sessions to connect while this worker hears the group; leave its slots if it is cut off.
 
-        While this worker is cut off, another one may take its slots. The other worker begins ORDERED events once the
-        requests that run here must have ended, so no request may begin here any more. A connection that is open but
-        carries nothing counts as cut off, and then the slots' sessions must not connect and take the slots back.
+        While this worker is cut off, another one may take its slots, and begins their ORDERED events once the requests
+        that run here must have ended. So no further request may begin here. A connection that is open but carries
+        nothing counts as cut off; the slots' sessions must not connect meanwhile, as that would take the slots back.
         """
         is_heard = self.leases.workers.is_heard(now)
         if self.leases.workers.is_connected and is_heard:
@@ -254,7 +256,7 @@ class Member:
             connection.abort("the notices of this worker do not come back")
         if self._lost_at is None:
             self._lost_at = now
-        if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
+        if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _UNCONNECTED_PART:
             self._lost_at = math.inf
             if served := self._slots.served:
                 log.warning("group %s does not hear this worker: its slots are left to others", self._settings.group)

@@ -126,18 +126,18 @@ class GroupNotices:
         named |= {worker for worker, statuses in self._statuses.items() if statuses} | self._presences.keys()
         away = {worker: since for worker in named if (since := self._away_since(worker, now)) is not None}
         slots = [
-            GroupSlot(number, lease.worker, _shown(lease.since), _shown(away.get(lease.worker)))
+            GroupSlot(number, lease.worker, _time_text(lease.since), _time_text(away.get(lease.worker)))
             if lease.worker
             else GroupSlot(number, None, None, None)
             for number, lease in sorted(self._leases.items())
         ]
         workers: list[GroupWorker] = []
         for worker in sorted(named):
-            presence, away_since = self._presences.get(worker), _shown(away.get(worker))
+            presence, away_since = self._presences.get(worker), _time_text(away.get(worker))
             if presence is None:
                 workers.append(GroupWorker(worker, None, None, None, away_since))
             else:
-                started = _shown(presence.since)
+                started = _time_text(presence.since)
                 workers.append(GroupWorker(worker, presence.version, presence.routes, started, away_since))
         routes: list[Status] = []
         for route in sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower):
@@ -145,12 +145,16 @@ class GroupNotices:
             living = {worker: status for worker, status in of_workers.items() if worker not in away}
             merged = merge((living or of_workers).values()) | {"workers": sorted(living)}
             if not living:
-                merged |= {"health": AWAY, "away_since": _shown(max(away[worker] for worker in of_workers))}
+                merged |= {"health": AWAY, "away_since": _time_text(max(away[worker] for worker in of_workers))}
             routes.append(merged)
         return GroupOverview(self._group, slots, workers, routes)
 
     def _away_since(self, worker: str, now: float) -> float | None:
-        """Return since when a worker is away, None if it lives. Without a presence: when its last other notice came."""
+        """Return since when a worker is away, None if it lives.
+
+        A worker whose presence was removed is away since then. One whose presence was never seen is away since its last
+        status, or without any since it took a slot.
+        """
         presence = self._presences.get(worker)
         if presence is None:
             known = self._gone.get(worker) or max(map(_time, self._statuses.get(worker, {}).values()), default=0.0)
@@ -196,7 +200,7 @@ def _time(status: Status) -> float:
     return 0.0
 
 
-def _shown(time: float | None) -> str | None:
+def _time_text(time: float | None) -> str | None:
     try:
         return None if time is None else rfc3339(time)
     except (OverflowError, ValueError, OSError):  # a notice may hold any number
@@ -224,7 +228,7 @@ class Warnings:
     def __init__(self, group: str, slots: int) -> None:
         self._group = group
         self._slots = slots
-        self._shown: dict[str, tuple[float, str]] = {}
+        self._logged: dict[str, tuple[float, str]] = {}  # by subject: when a line was logged last, and which
 
     def look(self, view: GroupView, beyond: Collection[int], now: float) -> None:
         """Compare the workers as they are now; `beyond` are slots that the group no longer has, see `Leases`."""
@@ -243,23 +247,23 @@ class Warnings:
         text = ""
         if len(found) > 1:
             shown = {
-                loggable(value): _some([*map(loggable, workers)], ", ") for value, workers in sorted(found.items())
+                loggable(value): _first_of([*map(loggable, workers)], ", ") for value, workers in sorted(found.items())
             }
-            text = f"{values} differ: {_some([f'{value} on {workers}' for value, workers in shown.items()], '; ')}"
+            text = f"{values} differ: {_first_of([f'{value} on {workers}' for value, workers in shown.items()], '; ')}"
         self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
 
-    def _say(self, about: str, text: str, else_text: str, now: float) -> None:
-        """Log what is wrong about something, or `else_text` once it is not: each change once, and one line a second."""
-        when, before = self._shown.get(about, (-math.inf, ""))
+    def _say(self, subject: str, text: str, else_text: str, now: float) -> None:
+        """Log what is wrong with a subject, `else_text` once nothing is: each change once, one line a second."""
+        when, before = self._logged.get(subject, (-math.inf, ""))
         if text != before and now - when >= _LOG_SECONDS:
-            self._shown[about] = now, text
+            self._logged[subject] = now, text
             if text:
                 log.warning("%s", text)
             else:
                 log.info("%s", else_text)
 
 
-def _some(texts: Sequence[str], separator: str) -> str:
+def _first_of(texts: Sequence[str], separator: str) -> str:
     """Return the first eight texts in one line, and how many more there are."""
     more = [f"{len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
     return separator.join([*texts[:_MOST_SHOWN], *more])

@@ -62,7 +62,7 @@ _OWN: Final = ClientSession("own", 0, 1024)
 _KEPT_SECONDS: Final = 86_400  # the endpoint keeps a session for as long as the broker runs
 _MOST_RECEIVED: Final = 65_535
 _MOST_LOSSLESS: Final = 1024  # messages of a lossless route that the bridge holds; the others wait on disk
-_LOOK_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 0.02  # between two looks at connections, and at what a session holds
 _QUIET_SECONDS: Final = 1.0  # without a message, before a session that has no event left is closed
 _AGAIN_SECONDS: Final = 0.1  # between two connections to an endpoint that is not served yet
 
@@ -76,7 +76,10 @@ class EventSession:
 
 
 class Identifiers:
-    """The subscription identifiers of events. A restart keeps them: messages that come again have their old ones."""
+    """The subscription identifiers of events, made of their names.
+
+    So they are the same after a restart, when messages come again with the identifier that they had before.
+    """
 
     def __init__(self) -> None:
         self.names: dict[int, EventName] = {}
@@ -134,9 +137,7 @@ class UsesBroker(RunsRoutes, Protocol):
 class PrivateSession(OwnSession):
     """The own session of the plugin's bridge, which also receives the messages of the broker process."""
 
-    def __init__(
-        self, broker: Broker, publisher: MqttPublisher, watches: Watches
-    ) -> None:  # fmt: skip
+    def __init__(self, broker: Broker, publisher: MqttPublisher, watches: Watches) -> None:
         self.program: UsesBroker | None = None
         """Receives the messages of the broker process."""
         self.has_connected = asyncio.Event()
@@ -144,8 +145,8 @@ class PrivateSession(OwnSession):
         super().__init__(broker, _OWN, publisher, watches, [BROKER_TOPIC])
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Subscribe what concerns no client event, or unsubscribe it; without a connection on the next one."""
-        self.set_always([BROKER_TOPIC, *([UNMATCHED_TOPIC] if wanted else [])])
+        """Subscribe the topics of messages that concern no client event, or unsubscribe them."""
+        self.set_own_filters([BROKER_TOPIC, *([UNMATCHED_TOPIC] if wanted else [])])
         with contextlib.suppress(BrokerError):  # the next connection subscribes
             await self.subscribe()
 
@@ -192,8 +193,8 @@ class PluginMember:
     ) -> None:
         self.settled = asyncio.Event()
         """Set once the broker knows that the bridge is ready, for the first time."""
-        self._subscribed = asyncio.Event()
-        self._may_announce = asyncio.Event()
+        self._subscribed = asyncio.Event()  # once all sessions have, for the first time
+        self._may_announce = asyncio.Event()  # that the bridge is ready
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
         self.own = PrivateSession(broker, publisher, watches)
@@ -272,7 +273,7 @@ class PluginMember:
         await self._subscribed.wait()
 
     async def settle(self) -> None:
-        """Show the broker that the bridge is ready."""
+        """Have `follow` publish that the bridge is ready, and wait until it has."""
         self._may_announce.set()
         await self.settled.wait()
 

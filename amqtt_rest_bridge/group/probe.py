@@ -188,7 +188,7 @@ _CHECKS: Final[list[_Check]] = []
 def _check(
     name: str, hint: str, *, needs_coreflux: bool = False
 ) -> Callable[[Callable[[_Probe], Awaitable[str]]], None]:  # fmt: skip
-    """Add the function below to `_CHECKS`, which alone has it: its name in the table, and what to do if it fails."""
+    """Make a check of the function below: the name that the table shows, and what to do if it fails."""
     return lambda run: _CHECKS.append(_Check(name, hint, run, needs_coreflux))
 
 

@@ -63,22 +63,22 @@ class OwnSession(ConnectionUser):
         session: The client.
         publisher: Publishes while there is a connection.
         watches: Takes the messages of read events and replies.
-        always: Topic filters whose messages are the session's own: `take_own` gets them.
+        own_filters: Topic filters whose messages go to `take_own`, all others to `watches`.
     """
 
     def __init__(
         self, broker: Broker, session: ClientSession, publisher: MqttPublisher, watches: Watches,
-        always: Iterable[str],
+        own_filters: Iterable[str],
     ) -> None:  # fmt: skip
         self.client = ReconnectingClient(broker, session, self)
         self._publisher = publisher
         self._watches = watches
         self._subscribed: set[str] = set()
-        self.set_always(always)
+        self.set_own_filters(own_filters)
 
-    def set_always(self, topic_filters: Iterable[str]) -> None:
-        """Change the topic filters whose messages are the session's own, from the next `subscribe` on."""
-        self._always = {one: Feed(one, frozenset()).identifier for one in topic_filters}
+    def set_own_filters(self, topic_filters: Iterable[str]) -> None:
+        """Change the topic filters whose messages go to `take_own`, from the next `subscribe` on."""
+        self._own_filters = {one: Feed(one, frozenset()).identifier for one in topic_filters}
 
     async def subscribe(self) -> None:
         """Subscribe what is watched now, then unsubscribe the rest. The next connection does so if there is none."""
@@ -102,7 +102,7 @@ class OwnSession(ConnectionUser):
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         """Subscribe what is missing, then unsubscribe what is no longer wanted."""
-        wanted = self._always | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
+        wanted = self._own_filters | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
         with self._watches.asking_again() as again:
             missing = (wanted.keys() - self._subscribed) | set(again)
             await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
@@ -131,7 +131,7 @@ class OwnSession(ConnectionUser):
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
         identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
-        if any(number in self._always.values() for number in identifiers):
+        if any(number in self._own_filters.values() for number in identifiers):
             self.take_own(connection, received)
         else:
             self.see(received)

@@ -2,10 +2,10 @@
 
 `member` opens and leaves slots as the leases say; `mqtt.intake` takes the messages of one session.
 
-A slot has a session for all realtime routes, whose messages are acknowledged on arrival, and one for each other route,
-so that a server that is away fills that connection only, and the broker keeps what the route has no room for. The name
-of its shared subscriptions has the route in it: two sessions with one filter and one name would each get half of the
-messages.
+A slot has one session for all realtime routes, whose messages are acknowledged on arrival, and one for each other
+route. So a server that is away fills the connection of its own route only, and the broker keeps what the route has no
+room for. The name of a shared subscription has the route in it: two sessions with one filter and one name would each
+get half of the messages.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
 
-MAIN: Final = ""
-"""The name of the session that all realtime routes share."""
+REALTIME: Final = ""
+"""The name of the session that all realtime routes share. Other sessions have the names of their routes."""
 _MOST_RECEIVED: Final = 65_535
-_MOST_HELD: Final = 1024  # messages of a route that a worker holds: its places are never idle, a crash repeats few
-_LOOK_SECONDS: Final = 0.02
+_MOST_HELD: Final = 1024  # messages of a route on a worker: enough for its places, few enough to repeat after a crash
+_LOOK_SECONDS: Final = 0.02  # between two looks at whether all calls have ended
 _SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
 
@@ -86,7 +86,7 @@ def plan(routes: Iterable[Route], group: str) -> Plan:
             most = max(1, min(config.overload_capacity, _MOST_HELD))
             sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
     if feeds := _feeds(realtime, group, is_realtime=True):
-        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
+        sessions[REALTIME] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events, longest_timeout, longest_ordered_timeout)
 
@@ -106,7 +106,7 @@ def _feeds(routes: Iterable[Route], share: str, *, is_realtime: bool = False) ->
 
 def client_id(group: str, slot: int, session: str) -> str:
     """Return the client id of a slot's session: `<group>-<slot>:<route>`, `<group>-<slot>` that of realtime routes."""
-    return f"{group}-{slot}" + (f":{session}" if session != MAIN else "")
+    return f"{group}-{slot}" + (f":{session}" if session != REALTIME else "")
 
 
 class Capacities:
