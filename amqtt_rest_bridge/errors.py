@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-_TELLING = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors whose messages need no class name
+_CLEAR = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors whose messages need no class name
 
 
 class Severity(StrEnum):
@@ -190,7 +190,7 @@ def visible(text: str) -> str:
 
 
 def utf_8(text: str) -> str:
-    r"""Write out what has no UTF-8 form, such as a byte of a file name that is none: `\udcff`, as `visible` does."""
+    r"""Write out characters without a UTF-8 form, such as a byte of a file name: `\udcff`, as `visible` does."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -209,7 +209,7 @@ def reason(error: BaseException) -> str:
     while seen is not None:
         text = " ".join(str(seen).split())
         if text:
-            named = type(seen).__module__ == "builtins" and not isinstance(seen, _TELLING)
+            named = type(seen).__module__ == "builtins" and not isinstance(seen, _CLEAR)
             return f"{type(seen).__name__}: {text}" if named else text
         seen = seen.__cause__ or seen.__context__
     return type(error).__name__

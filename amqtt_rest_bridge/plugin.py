@@ -138,7 +138,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             freeze_garbage()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
-        """Show the bridge what plugins retain, for read events, which answer with it before the next publication."""
+        """Pass on what plugins retain: read events answer with it before anything is published on the topic again."""
         if client_id is None:
             self._incoming.retained(retained_message)
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Fingerprint = frozenset[FileState]
 
 _TRIAL_SECONDS: Final = 10
-_LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed for a reason that may pass
+_LOOKS: Final = Backoff(longest=16)  # in looks: between two tries of a reload that failed for a reason that may pass
 
 
 @dataclass(frozen=True, slots=True)

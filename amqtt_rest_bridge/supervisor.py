@@ -23,7 +23,7 @@ class Times:
     """Seconds that a bridge in a child process is given, and when it and its tasks are started again."""
 
     grace: float = 5.0  # for running requests at shutdown
-    publish: float = 2.0  # ... and at least so much for their results, to reach their subscribers
+    publish: float = 2.0  # at least, for their results to reach their subscribers
     ping: float = 5.0  # between two questions to a bridge process
     tasks: Backoff = field(default_factory=partial(Backoff, first=0.1))
     bridges: Backoff = field(default_factory=partial(Backoff, at_once=True))
@@ -32,16 +32,17 @@ class Times:
 class Supervisor:
     """Run tasks, none of which ends unnoticed.
 
-    A task that has failed eight times in a row (within 13 s) is tried on, every 30 s at least, but the bridge
-    counts as broken until that task has run for a minute: the health of all routes is Red and `rest-bridge serve` ends.
+    A task that fails is started again, after 30 s at most. While a task has failed eight times in a row (within 13 s)
+    and has not run for a minute since, the bridge counts as broken: the health of all routes is Red, and
+    `rest-bridge serve` ends.
 
     Args:
-        tell: Called, if given, with a sentence when the bridge breaks, and with None when it has recovered.
+        report: Called, if given, with a sentence when the bridge breaks, and with None when it has recovered.
         backoff: When a task that ended is started again; that of `Times` without.
     """
 
-    def __init__(self, tell: Callable[[str | None], None] | None = None, backoff: Backoff | None = None) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str | None], None] | None = None, backoff: Backoff | None = None) -> None:
+        self._report = report
         self._backoff = backoff or Times().tasks
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing: dict[str, str] = {}  # why, by the names of the tasks that keep failing
@@ -92,8 +93,8 @@ class Supervisor:
                 self._failing[name] = sentence = f"the bridge is broken: {failed}, the last time: {why}"
                 self._broken.set()
                 log.critical("%s", sentence)
-                if self._tell is not None:
-                    self._tell(sentence)
+                if self._report is not None:
+                    self._report(sentence)
             await asyncio.sleep(delay)
 
     def _recover(self, name: str) -> None:
@@ -103,8 +104,8 @@ class Supervisor:
         log.warning("the task %s has recovered", name)
         if not self._failing:
             self._broken.clear()
-            if self._tell is not None:
-                self._tell(None)
+            if self._report is not None:
+                self._report(None)
 
 
 async def _failure_of(work: Work) -> BaseException | None:

@@ -20,8 +20,8 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of the durations that people write: `10m`."""
 
 
-_QUIET_ITERATION: Final = 15e-6  # seconds; one that does something takes longer ...
-_QUIET_ITERATIONS: Final = 4  # ... and so many in a row are a lull
+_QUIET_ITERATION: Final = 15e-6  # seconds: an iteration of the loop that is shorter has done nothing
+_QUIET_ITERATIONS: Final = 4  # such iterations in a row are a lull
 LONGEST_LULL: Final = 0.003  # seconds
 _SUSPENDED: Final = getattr(time, "CLOCK_BOOTTIME", None)
 lease_time: Final[Callable[[], float]] = (
@@ -61,8 +61,8 @@ class Backoff:
 async def woken(event: "asyncio.Event", seconds: float | None) -> bool:
     """Wait until an event is set, and clear it; return False if it was not set within so many seconds (None: no limit).
 
-    Not by `asyncio.wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: then a
-    worker that stops did not end, since the broker sends it the notice that it has just published.
+    `asyncio.wait_for` would not do: before Python 3.12 it drops a cancellation that comes together with the event. A
+    worker would not end then, since the last notice that it publishes comes back from the broker, and sets the event.
     """
     import asyncio  # which a check of route files does not need
 
@@ -98,8 +98,7 @@ class LineLimit:
 def in_lull(action: Callable[[], object]) -> None:
     """Call an action once the running loop has nothing else to do, after `LONGEST_LULL` at most.
 
-    All actions of a loop are called then, each once. What they send goes together: while the loop is busy each call of
-    the system costs more than what it sends.
+    All actions that wait for a lull of the loop are called then, each once: what they send goes out together.
     """
     import asyncio
 

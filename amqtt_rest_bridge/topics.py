@@ -13,8 +13,8 @@ from amqtt_rest_bridge.errors import CONTROL, on_one_line
 
 T = TypeVar("T")
 _LOGGED = 200  # characters of a topic in a log line
-_MOST_KNOWN = 1024  # topics whose values an index remembers, ...
-_LONGEST_KNOWN = 256  # ... and their characters
+_MOST_KNOWN = 1024  # topics whose values an index remembers
+_LONGEST_KNOWN = 256  # characters of such a topic
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
 _LAST_OF_PLANES = "".join([f"{chr(plane + 0xFFFE)}-{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000)])
@@ -72,8 +72,8 @@ def _check_text(text: str) -> str | None:
     """Return why a text can be neither topic nor filter."""
     if not text:
         return "is empty"
-    # MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
-    # never are in a topic on purpose and would break a log line, so they are refused here as well.
+    # MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters. Those would break
+    # a log line, and no topic holds them on purpose.
     if CONTROL.search(text):
         return "holds a control character"
     if text.isascii() and len(text) <= MAX_TOPIC_BYTES:
@@ -103,7 +103,7 @@ def filter_matches(topic_filter: str, topic: str) -> bool:
 
 
 def matcher_of(topic_filter: str) -> Callable[[str], object]:
-    """Return what is true of the names that a valid filter matches; it is `filter_matches` for thousands of them."""
+    """Return a function that says which names a valid filter matches: `filter_matches`, compiled for many names."""
     levels = topic_filter.split("/")
     rest = levels.pop() if levels[-1] == "#" else None
     written = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)

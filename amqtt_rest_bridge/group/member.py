@@ -264,7 +264,11 @@ class Member:
                 self._slots.leave(slot, hands_over=False)
 
     def _follow_leases(self, now: float) -> None:
-        """Leave the slots that another worker has taken, open those that are held, and look at the group."""
+        """Leave the slots that another worker has taken, open those that are held, and look at the group.
+
+        While route sets differ, messages without an event here are kept. `follow` shares RATE_LIMIT again if the number
+        of workers has changed.
+        """
         held, slots = self.leases.held, self._slots
         for slot in slots.served:
             if slot.number not in held:
@@ -275,19 +279,15 @@ class Member:
             view, self.view = self.view, self.leases.view(now)
             self._warnings.look(self.view, self.leases.surplus_slots, now)
             if view != self.view:
-                self._share_work(len(view.workers))
+                if len(self.view.route_sets) > 1:
+                    self._slots.capacities.keeps_unserved = True
+                elif self._slots.capacities.keeps_unserved:
+                    self._supervisor.finish("unserved messages", self._end_unserved)
+                workers = len(self.view.workers)
+                if workers != len(view.workers) and any(route.route_config.rate_limit for route in self._routes):
+                    log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
             if not self.leases.lacks_share(now) and all(slot.is_tried for slot in slots.served):
                 self.settled.set()
-
-    def _share_work(self, workers_before: int) -> None:
-        """Keep unserved messages while route sets differ, and log by how many workers RATE_LIMIT is shared now."""
-        if len(self.view.route_sets) > 1:
-            self._slots.capacities.keeps_unserved = True
-        elif self._slots.capacities.keeps_unserved:
-            self._supervisor.finish("unserved messages", self._end_unserved)
-        workers = len(self.view.workers)
-        if workers != workers_before and any(route.route_config.rate_limit for route in self._routes):
-            log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
     async def _end_unserved(self) -> None:
         """Subscribe by the present routes, then serve or acknowledge messages that waited while route sets differed."""

@@ -273,7 +273,7 @@ class PluginMember:
         await self._subscribed.wait()
 
     async def settle(self) -> None:
-        """Have `follow` publish that the bridge is ready, and wait until it has."""
+        """Allow `follow` to publish that the bridge is ready, and wait until it has."""
         self._may_announce.set()
         await self.settled.wait()
 

@@ -159,7 +159,7 @@ class Value:
     def hide(self, message: str) -> str:
         """Replace what came from outside by its names in a message that was made from the text.
 
-        A did-you-mean then proposes no replacement: it is not the file that is wrong.
+        A hint that is changed so is no `Question` any more: it is not the text of the file that has to be replaced.
         """
         for part in self.parts:
             if isinstance(part, Fixed) and len(part.text) > 1:
@@ -254,10 +254,10 @@ class BlockSettings:
         self.block = block
         self.report = report
         self.failed = block.broken | block.guessed
-        self.secrets: set[str] = set()
-        self.in_addresses: set[str] = set()
-        self.texts: dict[str, Value] = {}
-        self.values: dict[str, Any] = {}
+        self.secrets: set[str] = set()  # texts that are never shown
+        self.in_addresses: set[str] = set()  # what variables hold in addresses, which pages do not show either
+        self.texts: dict[str, Value] = {}  # by setting: its value as a text
+        self.values: dict[str, Any] = {}  # by setting: its value, converted
         self.headers: list[tuple[Value, Value]] = []
         for name, node in block.settings.items():
             parameter = PARAMETERS[block.kind][name]

@@ -1,8 +1,8 @@
-"""Definitions to routes: each by itself, then what only all files together can tell. Gathers every fault of every file.
+"""Makes routes of definitions, each by itself, then compares those of all files. Reports every fault of every file.
 
-It takes 0.5 ms for a line, and holds the interpreter meanwhile. So `reload` runs this module as a program, in a process
-of its own: paths as an argument, on standard input the texts that were parsed before and those to try, on standard
-output the result and the texts now in use, pickled. `load` is pure, but for reading secrets.
+Loading holds the interpreter, for half a millisecond a line. So `reload` runs this module as a program, in a process of
+its own. Its argument has the paths; it reads the texts that were parsed before and those to try from standard input,
+and writes the result and the texts now in use to standard output, pickled. `load` is pure, but for reading secrets.
 """
 
 import json

@@ -1,9 +1,11 @@
 """Warnings of client events that lead back to themselves: what one publishes can match what another is triggered by.
 
-In a topic that is published a placeholder counts as exactly one level whose text is unknown; `{topic}` and
-`{source_topic}` as the topics that the event's own SOURCE_TOPIC matches, `{topic.N}` as their Nth level.
+What a placeholder in a published topic will be filled with is not known here. It counts as one level with any text;
+`{topic}` and `{source_topic}` count as the topics that the event's own SOURCE_TOPIC matches, `{topic.N}` as the Nth
+level of these.
 
-A request to a server event of the same routes publishes, too. Such a loop is never cut, as HTTP carries no hops.
+A loop may also lead through a server event of the same routes, which a request of a client event reaches. Such a loop
+is never cut, as HTTP carries no hops.
 """
 
 import re

@@ -71,8 +71,8 @@ class _Forms:
 
     def __init__(self, secret: str) -> None:
         data = secret.encode("utf-8", "surrogatepass")
-        plain = _views(data)[-1].data  # its own escapes are undone in the data, too
-        # Its end may look like the beginning of an escape, which the text after it then completes.
+        plain = _views(data)[-1].data  # where the data is searched, escapes within the secret are undone as well
+        # The end of the secret may look like the beginning of an escape, which the text behind it completes.
         shorter = {plain, _OPEN_ESCAPE.sub(b"", data), _OPEN_ESCAPE.sub(b"", plain)}
         texts = {data.lower()} | {text.lower() for text in shorter if len(text) >= _SHORTEST_DECODED}
         if b" " in data:
@@ -83,7 +83,7 @@ class _Forms:
                 texts |= {encoded.lower(), encoded.decode("latin-1").encode().lower()}  # also taken for Latin-1
                 for charset in ("latin-1", "utf-16-le", "utf-16-be"):
                     with contextlib.suppress(UnicodeEncodeError):
-                        texts.add(other.encode(charset).replace(b"\0", b"").lower())  # as a view without NUL has it
+                        texts.add(other.encode(charset).replace(b"\0", b"").lower())  # UTF-16 is searched without NUL
         self.texts = tuple(texts)
         self.hexadecimal = data.hex().encode()
         self.decimal = "".join(map(str, data)).encode() if len(data) >= _SHORTEST_DECODED else b""
