@@ -40,59 +40,38 @@ def send(port: int, *requests: tuple[Method, str], password: str = "word") -> li
 class Server:
     """A server that accepts a nonce for `uses` requests, with each the next count only, and redirects /from to /to."""
 
-    def __init__(self, uses: int = 1000, *, says_stale: bool = True, more: str = "") -> None:
-        self.uses, self.says_stale, self.more = uses, says_stale, more
-        self.nonce, self.count = 0, 0
+    def __init__(self, uses: int = 1000, *, says_stale: bool = True) -> None:
+        self.uses, self.says_stale = uses, says_stale
+        self.counts: dict[str, int] = {}  # of requests, by nonce
         self.statuses: list[int] = []
-
-    def __call__(self, peer: Peer) -> None:
-        while (seen := peer.request()) is not None:
-            sent = seen.headers["Authorization"] or ""
-            status, head = 200, [self.more] if self.more else []
-            if not self._is_right(sent, seen.method, seen.path):
-                self.nonce, self.count = self.nonce + 1, 0
-                stale = ", stale=true" if self.says_stale and sent else ""
-                status = 401
-                head = [CHALLENGE.format(realm="all", nonce=f"n{self.nonce}", more=stale)]
-            elif seen.path == "/from":
-                status, head = 302, ["Location: /to"]
-            self.statuses.append(status)
-            peer.send(reply(b"", f"{status} Status", *head))
-
-    def _is_right(self, sent: str, method: str, path: str) -> bool:
-        def sha(*parts: str) -> str:
-            return hashlib.sha256(":".join(parts).encode()).hexdigest()
-
-        fields = {name: quoted or bare for name, quoted, bare in re.findall(r'(\w+)=(?:"([^"]*)"|([^ ,]+))', sent)}
-        self.count += 1
-        nonce, count = f"n{self.nonce}", f"{self.count:08x}"
-        digest = sha("me", "all", "word"), nonce, count, fields.get("cnonce", ""), "auth", sha(method, path)
-        expected = {"nonce": nonce, "nc": count, "uri": path, "response": sha(*digest)}
-        return self.count <= self.uses and expected.items() <= fields.items()
-
-
-class OneTime:
-    """A server of which each nonce is good for one request."""
-
-    def __init__(self, more: str) -> None:
-        self.more = more
-        self.given, self.good = 0, set[str]()
         self._lock = threading.Lock()
 
     def __call__(self, peer: Peer) -> None:
         while (seen := peer.request()) is not None:
-            found = re.search(r' nonce="(\w+)"', seen.headers["Authorization"] or "")
+            sent = seen.headers["Authorization"] or ""
+            status, head = 200, list[str]()
             with self._lock:
-                if accepted := found is not None and found[1] in self.good:
-                    self.good.remove(found[1])
-                else:
-                    self.given += 1
-                    self.good.add(nonce := f"n{self.given}")
+                if not self._accepts(sent, seen.method, seen.path):
+                    self.counts[nonce := f"n{len(self.counts)}"] = 0
+                    stale = ", stale=true" if self.says_stale and sent else ""
+                    status, head = 401, [CHALLENGE.format(realm="all", nonce=nonce, more=stale)]
+                elif seen.path == "/from":
+                    status, head = 302, ["Location: /to"]
+                self.statuses.append(status)
             time.sleep(0.002)  # so that requests overlap
-            if accepted:
-                peer.send(reply(b""))
-            else:
-                peer.send(reply(b"", "401 No", CHALLENGE.format(realm="all", nonce=nonce, more=self.more)))
+            peer.send(reply(b"", f"{status} Status", *head))
+
+    def _accepts(self, sent: str, method: str, path: str) -> bool:
+        def sha(*parts: str) -> str:
+            return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+        fields = {name: quoted or bare for name, quoted, bare in re.findall(r'(\w+)=(?:"([^"]*)"|([^ ,]+))', sent)}
+        nonce = fields.get("nonce", "")
+        self.counts[nonce] = self.counts.get(nonce, self.uses) + 1
+        count = f"{self.counts[nonce]:08x}"
+        digest = sha("me", "all", "word"), nonce, count, fields.get("cnonce", ""), "auth", sha(method, path)
+        expected = {"nc": count, "uri": path, "response": sha(*digest)}
+        return self.counts[nonce] <= self.uses and expected.items() <= fields.items()
 
 
 GET, POST = Method.GET, Method.POST
@@ -113,9 +92,9 @@ def test_a_nonce_that_is_used_up_is_replaced_whether_the_server_calls_it_stale_o
     assert server.statuses == [401, 200, 200, 401, 200, 200]
 
 
-@pytest.mark.parametrize("more", ["", ", stale=true"])
-def test_a_nonce_that_is_good_once_is_that_of_the_request_it_was_given_to(more: str) -> None:
-    with Target(OneTime(more)) as target, client_of(target.port) as client:
+@pytest.mark.parametrize("says_stale", [True, False])
+def test_a_nonce_that_is_good_once_is_that_of_the_request_it_was_given_to(says_stale: bool) -> None:
+    with Target(Server(1, says_stale=says_stale)) as target, client_of(target.port) as client:
         responses = client.send_all([HttpRequest(GET, f"{client.base}/")] * 80)
     assert [response.status for response in responses] == [200] * 80
 

@@ -17,7 +17,6 @@ from amqtt_rest_bridge.group.plugin_member import Identifiers, PluginMember, ses
 from amqtt_rest_bridge.lot.model import Message, Publication, Route
 from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, MqttPublisher
-from amqtt_rest_bridge.settings import Coreflux
 from amqtt_rest_bridge.supervisor import Supervisor
 from tests.engine.host import parsed, text
 from tests.mqtt.private_endpoint import PrivateEndpoint, until
@@ -56,15 +55,13 @@ class Bridge:
 
     by_name: ClassVar[dict[str, Route]] = {}
 
-    def __init__(
-        self, endpoint: PrivateEndpoint, routes: tuple[Route, ...], coreflux: Coreflux | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, endpoint: PrivateEndpoint, routes: tuple[Route, ...]) -> None:
         self.states: list[BrokerState] = []
         self.unmatched: list[str] = []
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
         self.publisher, self.supervisor = MqttPublisher(is_private=True), Supervisor(lambda _: None)
-        self.member = PluginMember(coreflux, endpoint, self.publisher, self.calls, self.watched, self.supervisor)
+        self.member = PluginMember(None, endpoint, self.publisher, self.calls, self.watched, self.supervisor)
         self.member.use_routes(routes)
 
     async def begin(self) -> None:
@@ -79,10 +76,6 @@ class Bridge:
     def note_unmatched(self, topic: str) -> None:
         self.unmatched.append(topic)
 
-    async def reload(self, *texts: str) -> None:
-        self.member.use_routes(parsed(*texts))
-        await self.member.subscribe()
-
     async def end(self) -> None:
         await self.member.stop_taking()
         await self.member.leave()
@@ -95,9 +88,9 @@ class Bridge:
 
 
 @asynccontextmanager
-async def bridged(path: Path, *texts: str, coreflux: Coreflux | None = None) -> AsyncIterator[Bridge]:
+async def bridged(path: Path, *texts: str) -> AsyncIterator[Bridge]:
     async with PrivateEndpoint.served(path / "socket") as endpoint:
-        bridge = Bridge(endpoint, parsed(*texts), coreflux)
+        bridge = Bridge(endpoint, parsed(*texts))
         await bridge.begin()
         yield bridge
         await bridge.end()
@@ -180,66 +173,6 @@ async def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> N
         await publisher.publish(Publication("answer", b""), hops=1, is_own=True)
         marks = [user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC]
         assert marks == [{HOPS: "1"}, {HOPS: "1"}]
-
-
-async def test_commands_come_by_a_session_of_their_own(tmp_path: Path) -> None:
-    async with bridged(tmp_path, coreflux=Coreflux(["editor"], str(tmp_path / "live"))) as bridge:
-        await until(lambda: bridge.ready)
-        subscribed = bridge.endpoint.subscriptions["commands"]
-        assert set(subscribed) == {"$SYS/Coreflux/Command", "$SYS/Coreflux/Routes/#"}
-
-
-@pytest.mark.parametrize("begins_lossless", [False, True])
-async def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_called_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begins_lossless: bool
-) -> None:
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
-    before, after = ("lossless:R", "main") if begins_lossless else ("main", "lossless:R")
-
-    async with bridged(tmp_path, route(lossless=begins_lossless)) as bridge:
-        endpoint = bridge.endpoint
-        endpoint.send(before, b"1", 7, E)
-        await until(lambda: bridge.calls.called)
-        await bridge.reload(route(lossless=not begins_lossless))
-        await until(lambda: set(endpoint.subscriptions[after]) == {E})
-        endpoint.send(before, b"2", 8, E)
-        endpoint.send(after, b"3", 7, E)
-        await until(lambda: len(bridge.calls.called) == 3)
-        assert set(endpoint.subscriptions[before]) == {E}  # the endpoint has moved it
-        await asyncio.sleep(0.2)
-        for *_, delivery in bridge.calls.called:
-            delivery.release()
-        await until(lambda: sorted(endpoint.acknowledged) == sorted([(before, 7), (before, 8), (after, 7)]))
-
-
-async def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_with_the_endpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
-
-    async with bridged(tmp_path, route(lossless=True)) as bridge:
-        endpoint = bridge.endpoint
-        endpoint.send("lossless:R", b"1", 7, E)
-        await until(lambda: bridge.calls.called)
-        bridge.calls.present = set()
-        await bridge.reload(route("L", lossless=True))
-        assert endpoint.subscriptions["lossless:R"] == {}
-        await until(lambda: len(list(bridge.member._clients())) == 3)
-        assert endpoint.acknowledged == []
-        await bridge.reload(route(lossless=True))
-        bridge.calls.present = {E}
-        await until(lambda: set(endpoint.subscriptions["lossless:R"]) == {E})
-        endpoint.send("lossless:R", b"1", 7, E, duplicate=True)
-        await until(lambda: len(bridge.calls.called) == 2)
-
-
-async def test_a_route_that_comes_back_before_its_session_is_closed_keeps_it(tmp_path: Path) -> None:
-    async with bridged(tmp_path, route(lossless=True)) as bridge:
-        for lossless in (False, True) * 3:
-            await bridge.reload(route(lossless=lossless))
-        bridge.endpoint.send("lossless:R", b"1", 7, E)
-        await until(lambda: bridge.calls.called)
-        assert bridge.endpoint.connects.count("lossless:R") == 1
 
 
 def test_an_event_that_only_runs_by_a_schedule_subscribes_nothing() -> None:
