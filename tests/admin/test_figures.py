@@ -13,7 +13,7 @@ import pytest
 from amqtt_rest_bridge.admin import app
 from tests.support import asking, embedded_broker
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
-from tests.support.doors import DOORS, Client, Host, Hosting
+from tests.support.doors import Client, Host, Hosting
 from tests.support.http_recorder import Answer, recording
 from tests.support.http_target import Seen
 from tests.support.waiting import SECONDS, eventually
@@ -76,10 +76,10 @@ def ask_all(host: Host) -> None:
         ask(host, path="/ask", X_Left="out")
 
 
-def series(admin: Admin, route: str) -> dict[str, list[int]]:
-    """Return what the history has of a route."""
-    found: dict[str, list[int]] = admin.get(f"/api/history?route={route}&range=24h").json["series"]
-    return found
+def series(admin: Admin, route: str) -> dict[str, int]:
+    """Return what the history has counted of a route."""
+    found = admin.get(f"/api/history?route={route}&range=24h").json["series"]
+    return {kind: sum(values) for kind, values in found.items()}
 
 
 def published(host: Host) -> dict[str, Any]:
@@ -94,7 +94,6 @@ def cell(page: str, name: str) -> int:
     return int(text)
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "SAMPLE_SECONDS", 0.1)
     with recording() as target:
@@ -103,16 +102,13 @@ def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatc
         settings: dict[str, Any] = {"max_message_bytes": 100, "status_seconds": 1}
         with hosting(routes, admin_port=0, **settings) as host:
             admin, client = admin_of(host), host.client("done/#")
-            eventually(lambda: series(admin, "Orders")["succeeded"])
+            eventually(lambda: admin.get("/api/history?route=Orders&range=24h").json["series"]["succeeded"])
             publish_all(client)
             ask_all(host)
 
-            def messages() -> dict[str, Any]:
-                return {one["name"]: one["messages"] for one in admin.get("/api/routes").json["routes"]}
-
-            eventually(lambda: messages()["Intake"]["total"] == REQUESTS)
+            eventually(lambda: admin.status("Intake")["messages"]["total"] == REQUESTS)
             succeeded = REQUESTS - REFUSED - UNANSWERED - SKIPPED
-            orders, intake = messages()["Orders"], messages()["Intake"]
+            orders, intake = (admin.status(name)["messages"] for name in ("Orders", "Intake"))
             assert (orders["total"], orders["succeeded"]) == (MESSAGES + TOO_LARGE, MESSAGES - FAILED)
             assert (orders["failed"], orders["refused"], orders["retried"]) == (FAILED, TOO_LARGE, DOWN + BUSY)
             assert [intake[kind] for kind in ("succeeded", "failed", "refused", "skipped")] == [
@@ -134,13 +130,13 @@ def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatc
             assert admin.value("rest_bridge_request_seconds_count", **of_intake) == succeeded
             assert admin.value("rest_bridge_request_seconds_count", **asked) == UNANSWERED
 
-            page = admin.get("/").text
+            page = admin.text("/")
             for name, figures in (("Orders", orders), ("Intake", intake)):
                 own = page[page.index(f'data-route="{name}"') :].partition("</tbody>")[0]
                 assert [cell(own, kind) for kind in ("succeeded", "failed", "refused")] == [
                     figures[kind] for kind in ("succeeded", "failed", "refused")
                 ]
-            problems = {(one["code"], one["status"]): one for one in admin.get("/api/problems").json["problems"]}
+            problems = {(one["code"], one["status"]): one for one in admin.problems()}
             assert {kind: one["count"] for kind, one in problems.items()} == {
                 ("http_status", 422): FAILED - DOWN, ("http_status", 503): DOWN, ("payload_too_large", None): TOO_LARGE,
                 ("unauthorized", 401): WRONG, ("unsupported_media_type", 415): REFUSED - WRONG,
@@ -157,15 +153,8 @@ def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatc
             assert published(host) == {"Orders": orders, "Intake": intake}
             for name, figures in (("Orders", orders), ("Intake", intake)):
                 wanted = {"succeeded": figures["succeeded"], "failed": figures["failed"] + figures["refused"]}
-                eventually(
-                    lambda name=name, wanted=wanted: (
-                        {  # type: ignore[misc]
-                            kind: sum(values) for kind, values in series(admin, name).items()
-                        }
-                        == wanted
-                    )
-                )
-            newest = admin.get(f"/api/runs/{problems['http_status', 422]['run']}").json
+                eventually(lambda name=name, wanted=wanted: series(admin, name) == wanted)  # type: ignore[misc]
+            newest = admin.run(problems["http_status", 422]["run"])
             assert json.loads(newest["response"]["body"]) == {"reason": "no such customer"}
 
 

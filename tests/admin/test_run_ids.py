@@ -51,25 +51,23 @@ def test_a_call_has_one_id_in_log_stream_records_page_and_failure_payload(
         eventually(lambda: lines(caplog, f"run {call['id']}: the server answered 503"))
 
 
-def test_the_line_of_a_successful_call_has_its_id(target: Recorder, caplog: pytest.LogCaptureFixture) -> None:
-    with hosting(client_route(target.url), admin_port=0) as host:
+def test_the_line_of_a_call_that_succeeds_and_of_a_message_that_is_refused_has_its_id(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hosting(client_route(target.url), admin_port=0, max_message_bytes=10) as host:
         client = host.client("done/#")
         client.publish("orders/1", b"1")
         client.message()
-        (call,) = admin_of(host).calls("Orders")
-        (line,) = lines(caplog, "answered 200 in")
-        assert line.endswith(f", message on orders/1, run {call['id']}")
-
-
-def test_a_message_that_is_refused_has_an_id(target: Recorder, caplog: pytest.LogCaptureFixture) -> None:
-    with hosting(client_route(target.url), admin_port=0, max_message_bytes=10) as host:
-        client = host.client("done/#")
         client.publish("orders/1", b"more than 10 bytes")
         failure = json.loads(client.message()[1])
-        (record,) = admin_of(host).calls("Orders")
-        assert (record["kind"], record["id"]) == ("refused", failure["id"])
-        (line,) = lines(caplog, "refused a message")
-        assert line.endswith(f", run {failure['id']}")
+        refused, call = admin_of(host).calls("Orders")
+        assert (refused["kind"], refused["id"]) == ("refused", failure["id"])
+        for text, end in (
+            ("answered 200 in", f", message on orders/1, run {call['id']}"),
+            ("refused a message", f", run {refused['id']}"),
+        ):
+            (line,) = lines(caplog, text)
+            assert line.endswith(end)
 
 
 def test_the_id_of_a_request_is_its_request_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,15 +104,12 @@ def test_the_id_of_a_lossless_call_is_its_idempotency_key_over_retries_and_a_res
         assert [one["id"] for one in admin.calls("Orders")] == [key]
 
 
-def test_ids_of_a_publishers_key_are_uuids_that_stay_and_differ_by_event() -> None:
-    ids, others = RunIds(unique_keys=False), RunIds(unique_keys=False)
-    one = ids.of("order-17", "R", "A")
-    assert str(uuid.UUID(one)) == one == others.of("order-17", "R", "A")
-    assert len({one, ids.of("order-17", "R", "B"), ids.of("order-18", "R", "A")}) == 3
-
-
-def test_ids_of_numbers_are_uuids_of_their_process() -> None:
+def test_ids_are_uuids_of_their_process_or_of_a_publishers_key_and_event() -> None:
     ids, others = RunIds(), RunIds()
     one = ids.of(1, "R", "A")
     assert str(uuid.UUID(one)) == one
     assert len({one, ids.of(2, "R", "A"), others.of(1, "R", "A")}) == 3
+    ids, others = RunIds(unique_keys=False), RunIds(unique_keys=False)
+    one = ids.of("order-17", "R", "A")
+    assert str(uuid.UUID(one)) == one == others.of("order-17", "R", "A")
+    assert len({one, ids.of("order-17", "R", "B"), ids.of("order-18", "R", "A")}) == 3

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.admin_client import admin_of
-from tests.support.doors import DOORS, Host, Hosting, doors
+from tests.support.doors import Host, Hosting, doors
 from tests.support.http_ports import Raw, get, post
 from tests.support.waiting import eventually
 
@@ -26,13 +26,6 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
         yield running
 
 
-def status_of(host: Host, route: str = "Intake") -> dict[str, object]:
-    routes = admin_of(host).get("/api/routes").json["routes"]
-    (status,) = [status for status in routes if status["name"] == route]
-    assert isinstance(status, dict)
-    return status
-
-
 def test_a_route_that_refuses_every_caller_says_so_wherever_it_is_shown(host: Host) -> None:
     client = host.client(host.status_filter)
     assert {json.loads(payload)["health"] for _, payload in client.messages(2)} == {"Green"}
@@ -41,12 +34,11 @@ def test_a_route_that_refuses_every_caller_says_so_wherever_it_is_shown(host: Ho
             assert raw.ask(post("/hook")).status == 401
         assert raw.ask(post("/hook", b"x", TOKEN)).status == 200
     told = "callers refused: 5 of the last 6 requests, the last one with 401 unauthorized"
-    eventually(lambda: status_of(host)["health_reason"] == told)
+    eventually(lambda: admin_of(host).status("Intake")["health_reason"] == told)
     assert json.loads(client.message()[1])["health"] == "Yellow"
-    status = status_of(host)
+    status = admin_of(host).status("Intake")
     assert (status["health"], status["last_error"], status["connection"]) == ("Yellow", None, "connected")
-    latency = status["latency_ms"]
-    assert isinstance(latency, dict) and 0 < latency["p50"] < 20_000
+    assert 0 < status["latency_ms"]["p50"] < 20_000
     admin = admin_of(host)
     assert told in admin.get("/").text
     assert told in admin.get("/routes/Intake").text
@@ -62,10 +54,9 @@ def test_a_read_event_without_a_message_refuses_its_callers(host: Host) -> None:
     with Raw(host.http_port) as raw:
         assert raw.ask(get("/last"), "GET").status == 404
     told = "callers refused: 1 of the last 1 requests, the last one with 404 no_message"
-    eventually(lambda: status_of(host, "Open")["health_reason"] == told)
+    eventually(lambda: admin_of(host).status("Open")["health_reason"] == told)
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_replies_that_never_come_make_a_route_red_and_callers_cannot(hosting: Hosting) -> None:
     route = """DEFINE ROUTE Ask WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0" WITH REQUEST_TIMEOUT "1"
@@ -77,7 +68,7 @@ def test_replies_that_never_come_make_a_route_red_and_callers_cannot(hosting: Ho
         for raw in callers:
             with raw:
                 assert raw.answer().status == 504
-        eventually(lambda: status_of(host, "Ask")["health"] == "Red")
-        status = status_of(host, "Ask")
+        eventually(lambda: admin_of(host).status("Ask")["health"] == "Red")
+        status = admin_of(host).status("Ask")
         assert status["health_reason"] == "requests failed: 3 of the last 3"
-        assert status["last_error"]["code"] == "reply_timeout"  # type: ignore[index]  # it is an object
+        assert status["last_error"]["code"] == "reply_timeout"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.admin_client import admin_of, server_route
-from tests.support.doors import DOORS, Host, Hosting, doors
+from tests.support.doors import Host, Hosting, doors
 from tests.support.http_ports import Raw, get, post
 from tests.support.waiting import eventually
 
@@ -54,7 +54,6 @@ def test_requests_to_a_misspelt_path_are_in_the_api_the_metrics_the_page_and_the
     eventually(lambda: [line for line in caplog.messages if line.startswith(f"port {host.http_port}: ")])
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_bridge_that_stops_logs_what_it_has_only_counted(hosting: Hosting, caplog: pytest.LogCaptureFixture) -> None:
     with hosting(server_route()) as host, Raw(host.http_port) as raw:
         assert raw.ask(post("/hok")).status == 404
@@ -65,7 +64,6 @@ def test_a_bridge_that_stops_logs_what_it_has_only_counted(hosting: Hosting, cap
     assert "POST /hok (404, 7x, nearest: POST /hook of route Intake)" in line
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_path_that_holds_markup_is_text_on_the_page(hosting: Hosting) -> None:
     with hosting(server_route(), admin_port=0) as running:
         with Raw(running.http_port) as raw:
