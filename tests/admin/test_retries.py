@@ -3,304 +3,245 @@
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from amqtt_rest_bridge import bridge
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.times import rfc3339
+from tests.support import embedded_broker
 from tests.support.admin_client import (
-    TOKEN,
-    admin_of,
-    admin_with_token,
+    bridging,
     client_route,
+    failed,
     outcome,
     post,
     refusing_with_reason,
     runs,
 )
-from tests.support.doors import DOORS, PLUGINS, WORKER, Hosting, doors
-from tests.support.embedded_broker import hosting
+from tests.support.doors import PLUGINS, WORKER, Hosting, doors
 from tests.support.gate import Gate
-from tests.support.http_recorder import Recorder
+from tests.support.http_recorder import Answer, Recorder
+from tests.support.http_target import Seen
 from tests.support.waiting import SECONDS, eventually
+
+ALL_OF_THE_ROUTE: Final = b'{"route": "Orders"}'
+LOSSLESS: Final = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
+
+
+def answering(status: int, body: bytes = b"{}") -> Callable[[Seen], Answer]:
+    """Return a server that answers each request alike."""
+    return lambda _: (status, body)
+
+
+@pytest.fixture
+def target(target: Recorder) -> Recorder:
+    """A server that refuses each message until a test says something else."""
+    target.answer = answering(422)
+    return target
 
 
 @pytest.mark.parametrize("hosting", doors(0, 1))
 def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, hosting: Hosting) -> None:
     other = client_route(target.url, name="Other").replace("/new/", "/other/")
     target.answer = refusing_with_reason
-    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
+    with bridging(hosting, client_route(target.url) + other) as (_, admin, client):
         client.publish("orders/7", b"bad")
         client.messages(2)
-        (failed,) = runs(admin, "?route=Orders")
-        target.answer = lambda _: (200, b"{}")
+        (first,) = runs(admin, "?route=Orders")
+        target.answer = answering(200)
         target.take_all()
-        status, started = post(admin, f"/api/runs/{failed['id']}/retry")
-        assert (status, started["retry_of"]) == (202, failed["id"])
+        status, started = post(admin, f"/api/runs/{first['id']}/retry")
+        assert (status, started["retry_of"]) == (202, first["id"])
         client.message()
         eventually(lambda: outcome(admin, started["id"]) == "succeeded")
         assert [(one.path, one.body) for one in target.take_all()] == [("/new/7", b"bad")]
         newest, oldest = runs(admin, "?route=Orders")
-        assert (newest["id"], newest["retry_of"], newest["outcome"]) == (started["id"], failed["id"], "succeeded")
+        assert (newest["id"], newest["retry_of"], newest["outcome"]) == (started["id"], first["id"], "succeeded")
         assert oldest["retried_as"] == started["id"]
         assert runs(admin, "?route=Orders&outcome=failed") == [oldest]
 
 
-@pytest.mark.parametrize("hosting", DOORS)
-def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(
+def test_many_failures_are_retried_at_the_rate_of_their_route_and_those_sent_again_are_not_sent_twice(
     target: Recorder, hosting: Hosting
 ) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        for number in range(30):
-            client.publish(f"orders/{number}", b"1")
-        client.messages(30)
-        target.answer = lambda _: (200, b"{}")
+    with bridging(hosting, client_route(target.url)) as (host, admin, client):
+        for number in range(8):
+            failed(client, f"orders/{number}")
+        target.answer = answering(200)
+        host.path.write_text(client_route(target.url, more='ADD ROUTE_CONFIG WITH RATE_LIMIT "5/s"'))
+        host.reload()
+        began = time.monotonic()
         status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders", "code": "http_status"}')
-        assert (status, len(answer["started"]), answer["refused"]) == (202, 30, [])
-        client.messages(30)
-        labels = {"route": "Orders", "event": "Send", "outcome": "succeeded"}
-        eventually(lambda: admin.value("rest_bridge_calls_total", **labels) == 30)
-        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
-        assert (status, answer) == (202, {"started": [], "refused": []})
+        assert (status, len(answer["started"]), answer["refused"]) == (202, 8, [])
+        client.messages(8)
+        assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
+        admin.await_value(8, "rest_bridge_calls_total", route="Orders", event="Send", outcome="succeeded")
+        assert post(admin, "/api/failures/retry", ALL_OF_THE_ROUTE) == (202, {"started": [], "refused": []})
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_and_its_route_green(
     target: Recorder, hosting: Hosting
 ) -> None:
-    target.answer = lambda _: (422, b'{"detail": "unit is required"}')
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        for number in range(3):
-            client.publish(f"orders/{number}", b"1")
-        client.messages(3)
-        names = [run["id"] for run in runs(admin)]
-        (problem,) = admin.get("/api/problems").json["problems"]
+    target.answer = answering(422, b'{"detail": "unit is required"}')
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
+        names = [failed(client, f"orders/{number}") for number in range(3)]
+        (problem,) = admin.problems()
         assert problem["message"].endswith(": unit is required")
         _, first = post(admin, f"/api/runs/{names[0]}/retry")
         client.message()
         eventually(lambda: outcome(admin, first["id"]) == "failed")
         gate = Gate()
-        target.answer = gate.before(lambda _: (200, b"{}"))
+        target.answer = gate.before(answering(200))
         for name in (first["id"], *names[1:]):
             assert post(admin, f"/api/runs/{name}/retry")[0] == 202
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"retrying", "failed"}
         gate.open.set()
         client.messages(3)
-        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
-        (problem,) = admin.get("/api/problems").json["problems"]
+        eventually(lambda: admin.problems()[0]["state"] == "resolved")
+        (problem,) = admin.problems()
         assert (problem["count"], problem["sent_again"], problem["retrying"]) == (4, 4, 0)
-        (route,) = admin.get("/api/routes").json["routes"]
+        route = admin.status("Orders")
         assert (route["health"], route["messages"]["failed"]) == ("Green", 4)
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
-        assert "Resolved: all 4 messages were sent again and succeeded." in admin.get("/").text
-        assert admin.get("/runs").text.count("sent again: succeeded") == 4
+        assert "Resolved: all 4 messages were sent again and succeeded." in admin.text("/")
+        assert admin.text("/runs").count("sent again: succeeded") == 4
         hint = 'class="hint"'
-        assert all(hint not in admin.get(path).text for path in ("/", f"/runs/{names[0]}", "/routes/Orders"))
-        assert re.search("Last error <time.*</time>, which has passed: ", admin.get("/routes/Orders").text)
-        target.answer = lambda _: (500, b"")
-        client.publish("orders/4", b"1")
-        client.message()
-        eventually(lambda: len(admin.get("/api/problems").json["problems"]) == 2)
-        assert admin.get("/routes/Orders").text.count(hint) == admin.get("/").text.count(hint) == 1
-        found = [(one["status"], one["state"]) for one in admin.get("/api/problems").json["problems"]]
-        assert found == [(500, "open"), (422, "resolved")]
-        assert re.findall(r'data-state="(open|resolved)"', admin.get("/").text) == ["open", "resolved"]
+        assert all(hint not in admin.text(path) for path in ("/", f"/runs/{names[0]}", "/routes/Orders"))
+        assert re.search("Last error <time.*</time>, which has passed: ", admin.text("/routes/Orders"))
+        target.answer = answering(500)
+        failed(client)
+        eventually(lambda: len(admin.problems()) == 2)
+        assert admin.text("/routes/Orders").count(hint) == admin.text("/").count(hint) == 1
+        assert [(one["status"], one["state"]) for one in admin.problems()] == [(500, "open"), (422, "resolved")]
+        assert re.findall(r'data-state="(open|resolved)"', admin.text("/")) == ["open", "resolved"]
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_what_is_still_tried_again_is_in_the_runs_and_in_the_status(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (503, b"")
-    with hosting(client_route(target.url), admin_port=0) as host:
-        admin, client = admin_of(host), host.client("done/#")
+    target.answer = answering(503)
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
         client.publish("orders/1", b"1")
         eventually(lambda: runs(admin, "?outcome=retrying"))
         (run,) = runs(admin, "?outcome=retrying")
         assert (run["topic"], run["outcome"], run["code"]) == ("orders/1", "retrying", "http_status")
         assert (runs(admin), runs(admin, "?outcome=retrying&route=Other")) == ([], [])
-        (route,) = admin.get("/api/routes").json["routes"]
-        assert route["messages"]["retrying"] == 1
-        target.answer = lambda _: (200, b"")
+        assert admin.status("Orders")["messages"]["retrying"] == 1
+        target.answer = answering(200)
         client.message()
         assert runs(admin, "?outcome=retrying") == []
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
+        path = f"/api/runs/{failed(client)}/retry"
         gate = Gate()
         target.answer = gate.before(target.answer)
-        assert post(admin, f"/api/runs/{name}/retry")[0] == 202
-        status, answer = post(admin, f"/api/runs/{name}/retry")
+        assert post(admin, path)[0] == 202
+        status, answer = post(admin, path)
         assert (status, answer["error"]["code"]) == (409, "cannot_retry")
         assert "has not ended" in answer["error"]["message"]
         assert answer["error"]["hint"].startswith("Wait until that has ended")
         gate.open.set()
         client.message()
-        eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 202)
+        eventually(lambda: post(admin, path)[0] == 202)
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        path = f"/api/runs/{json.loads(client.message()[1])['id']}/retry"
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
+        name = failed(client)
+        path, page = f"/api/runs/{name}/retry", f"/runs/{name}/retry"
         own = f"http://127.0.0.1:{admin.port}"
         assert admin.get(path).status == 405
         assert post(admin, path, Authorization="Bearer wrong-wrong-wrong-wrong")[0] == 401
-        assert post(admin, path, Origin="http://evil.example")[0] == 403
-        assert post(admin, path, Origin="null")[0] == 403
-        assert post(admin, path, Origin="http://[")[0] == 403
+        for origin in ("http://evil.example", "null", "http://["):
+            assert post(admin, path, Origin=origin)[0] == 403
         assert post(admin, path, Origin=own, Sec_Fetch_Site="cross-site")[0] == 403
-        assert post(admin, path.replace("/api", ""), Origin="http://evil.example")[0] == 403
-        assert post(admin, "/api/failures/retry", b'{"route": "Orders"}', Origin="http://evil.example")[0] == 403
+        assert post(admin, page, Origin="http://evil.example")[0] == 403
+        assert post(admin, "/api/failures/retry", ALL_OF_THE_ROUTE, Origin="http://evil.example")[0] == 403
         target.take_all()
         assert post(admin, path, Origin=own, Sec_Fetch_Site="same-origin")[0] == 202
         client.message()
         assert len(target.take_all()) == 1
+        eventually(lambda: admin.run(name)["retry_outcome"] == "failed")
+        assert f'action="{page}"' in admin.text(f"/runs/{name}")
+        assert post(admin, page, Origin=own) == (303, f"/runs/{name}")
+        again = json.loads(client.message()[1])["id"]
+        assert f'Sent again as <a href="/runs/{again}">' in admin.text(f"/runs/{name}")
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_without_a_token_nothing_is_retried(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0) as host:
-        admin, client = admin_of(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
+    with bridging(hosting, client_route(target.url), admin_token=None) as (_, admin, client):
+        name = failed(client)
         for path in (f"/api/runs/{name}/retry", f"/runs/{name}/retry", "/api/failures/retry"):
-            status, answer = post(admin, path, b'{"route": "Orders"}')
+            status, answer = post(admin, path, ALL_OF_THE_ROUTE)
             assert (status, answer["error"]["code"]) == (403, "no_admin_token")
-        assert '/retry"' not in admin.get(f"/runs/{name}").text
+        assert '/retry"' not in admin.text(f"/runs/{name}")
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (json.dumps({"ids": ["x"] * 100_000}).encode(), 413),
-        (json.dumps({"ids": ["x"] * 1_001}).encode(), 400),
-        (b"{}", 400),
-        (b"[]", 400),
-        (b'{"rout": "Orders"}', 400),
-        (b'{"ids": ["x"], "route": "Orders"}', 400),
-        (b"\xff", 400),
-        (b'{"ids": ["nothing"]}', 202),
-    ],
-)
-def test_a_body_that_names_no_retry_is_refused(target: Recorder, body: bytes, status: int) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        found, answer = post(admin_with_token(host), "/api/failures/retry", body)
-        assert found == status
-        if status == 202:
-            assert [one["code"] for one in answer["refused"]] == ["not_kept"]
+def test_a_body_that_names_no_retry_is_refused(target: Recorder) -> None:
+    with bridging(embedded_broker.hosting, client_route(target.url)) as (_, admin, _):
+        for body, status in (
+            (json.dumps({"ids": ["x"] * 100_000}).encode(), 413),
+            (json.dumps({"ids": ["x"] * 1_001}).encode(), 400),
+            *((body, 400) for body in (b"{}", b"[]", b'{"rout": "Orders"}', b'{"ids": ["x"], "route": "R"}', b"\xff")),
+        ):
+            assert post(admin, "/api/failures/retry", body)[0] == status, body[:40]
+        status, answer = post(admin, "/api/failures/retry", b'{"ids": ["nothing"]}')
+        assert (status, [one["code"] for one in answer["refused"]]) == (202, ["not_kept"])
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN, reload_seconds=0.02) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
+    with bridging(hosting, client_route(target.url), reload_seconds=0.02) as (host, admin, client):
+        name = failed(client)
         host.path.write_text(client_route(target.url, name="New"))
         eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
         status, answer = post(admin, f"/api/runs/{name}/retry")
         assert (status, answer["error"]["message"]) == (409, "Route Orders has no event Send any more")
-        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+        status, answer = post(admin, "/api/failures/retry", ALL_OF_THE_ROUTE)
         assert (status, answer["refused"][0]["code"]) == (202, "route_gone")
         assert admin.get(f"/runs/{name}").status == 200
-
-
-@pytest.mark.parametrize("hosting", DOORS)
-def test_the_form_of_the_page_retries_and_leads_back(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
-        assert f'action="/runs/{name}/retry"' in admin.get(f"/runs/{name}").text
-        assert post(admin, f"/runs/{name}/retry", Origin=f"http://127.0.0.1:{admin.port}") == (303, f"/runs/{name}")
-        again = json.loads(client.message()[1])["id"]
-        page = admin.get(f"/runs/{name}").text
-        assert f'Sent again as <a href="/runs/{again}">' in page
 
 
 def test_a_retry_of_a_lossless_route_has_a_key_of_its_own_and_is_tried_until_it_succeeds(
     target: Recorder, tmp_path: Path
 ) -> None:
-    route = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
-    target.answer = lambda _: (422, b"")
-    with hosting(route, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
+    route, spool = client_route(target.url, more=LOSSLESS), str(tmp_path / "spool.db")
+    with bridging(embedded_broker.hosting, route, spool=spool) as (_, admin, client):
+        name = failed(client)
         assert target.request().headers["idempotency-key"] == name
-        target.answer = lambda _: (503, b"")
+        target.answer = answering(503)
         status, started = post(admin, f"/api/runs/{name}/retry")
         assert status == 202
-        assert target.request().headers["idempotency-key"] == started["id"] != name
-        assert target.request().headers["idempotency-key"] == started["id"]
-        target.answer = lambda _: (200, b"{}")
+        keys = [target.request().headers["idempotency-key"] for _ in range(2)]
+        assert keys == [started["id"]] * 2 != [name] * 2
+        target.answer = answering(200)
         client.message()
         eventually(lambda: outcome(admin, started["id"]) == "succeeded")
         assert admin.value("rest_bridge_spool_messages", route="Orders") == 0
 
 
-@pytest.mark.parametrize("hosting", DOORS)
-def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Hosting) -> None:
-    target.answer = lambda _: (422, b"")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        for number in range(8):
-            client.publish(f"orders/{number}", b"1")
-        client.messages(8)
-        limited = client_route(target.url, more='ADD ROUTE_CONFIG WITH RATE_LIMIT "5/s"')
-        host.path.write_text(limited)
-        host.reload()
-        target.take_all()
-        began = time.monotonic()
-        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
-        assert (status, len(answer["started"])) == (202, 8)
-        client.messages(8)
-        assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
-
-
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
     target: Recorder, tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "_GRACE_SECONDS", 0.1)
-    target.answer, gate = (lambda _: (422, b"")), Gate()
-    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
-    with hosting(client_route(target.url), **settings) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        client.publish("orders/7", b"1")
-        name = json.loads(client.message()[1])["id"]
-        target.answer = gate.before(lambda _: (200, b"{}"))
+    gate, file = Gate(), str(tmp_path / "failures.db")
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
+        name = failed(client)
+        target.answer = gate.before(answering(200))
         assert post(admin, f"/api/runs/{name}/retry")[0] == 202
         gate.entered.get(timeout=SECONDS)
     gate.open.set()
-    target.answer = lambda _: (200, b"{}")
-    with hosting(client_route(target.url), **settings) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
-        assert admin.get(f"/api/runs/{name}").json["retried_as"] is None
-        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+    target.answer = answering(200)
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
+        assert admin.run(name)["retried_as"] is None
+        status, answer = post(admin, "/api/failures/retry", ALL_OF_THE_ROUTE)
         assert (status, [one["retry_of"] for one in answer["started"]]) == (202, [name])
         client.message()
-    with hosting(client_route(target.url), **settings) as host:
-        admin = admin_with_token(host)
-        assert admin.get(f"/api/runs/{name}").json["retried_as"] == answer["started"][0]["id"]
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, _):
+        assert admin.run(name)["retried_as"] == answer["started"][0]["id"]
 
 
 @pytest.mark.parametrize(
@@ -315,14 +256,10 @@ def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
 def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_original(
     target: Recorder, tmp_path: Path, hosting: Hosting, is_lossless: bool
 ) -> None:
-    target.answer = lambda _: (422, b"")
-    routes = client_route(
-        target.url, event='WITH FAILURE_PAYLOAD "true" WITH HEADERS ADD X-Time "{timestamp}"',
-        more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"' if is_lossless else "",
-    )  # fmt: skip
-    settings = {"spool": str(tmp_path / "spool.db")} if is_lossless else {}
-    with hosting(routes, admin_port=0, admin_token=TOKEN, status_seconds=30, **settings) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
+    event = 'WITH FAILURE_PAYLOAD "true" WITH HEADERS ADD X-Time "{timestamp}"'
+    routes = client_route(target.url, event=event, more=LOSSLESS if is_lossless else "")
+    settings: dict[str, Any] = {"spool": str(tmp_path / "spool.db")} if is_lossless else {}
+    with bridging(hosting, routes, status_seconds=30, **settings) as (host, admin, client):
         client.publish("orders/7", b"1")
         failure = json.loads(client.message()[1])
         first = target.request().headers["x-time"]
@@ -336,81 +273,67 @@ def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_o
         assert main(["replay", "--from", str(file), "--yes", "--broker", host.mqtt_url, "--rate", "1000/s"]) == 0
         assert target.request().headers["x-time"] == "2026-01-31T12:00:00.250Z"
         client.message()
-        (route,) = admin.get("/api/routes").json["routes"]
         waited = [run["waited_ms"] for run in runs(admin)]
-        assert (route["messages"]["failed"], max(waited) < 60_000) == (3, True)
+        assert (admin.status("Orders")["messages"]["failed"], max(waited) < 60_000) == (3, True)
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_a_replay_ends_the_problem_of_its_messages_as_a_retry_does(
-    target: Recorder,
-    tmp_path: Path,
-    hosting: Hosting,
-    caplog: pytest.LogCaptureFixture,
+    target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    target.answer = lambda _: (422, b"")
-    file, once = tmp_path / "failures.jsonl", ("--yes", "--rate", "1000/s")
+) -> None:  # fmt: skip
+    file = tmp_path / "failures.jsonl"
     routes = client_route(target.url, event='WITH FAILURE_PAYLOAD "true"')
-    with hosting(routes, admin_port=0, status_seconds=30) as host:
-        admin, client = admin_of(host), host.client("done/#")
+    with bridging(hosting, routes, admin_token=None, status_seconds=30) as (host, admin, client):
+
+        def replay(*options: str) -> None:
+            arguments = ["--from", str(file), "--yes", "--rate", "1000/s", "--broker", host.mqtt_url]
+            assert main(["replay", *arguments, *options]) == 0
+
         for number in range(2):
             client.publish(f"orders/{number}", b"1")
         file.write_text("\n".join(client.message()[1].decode() for _ in range(2)))
         names = {json.loads(line)["id"] for line in file.read_text().splitlines()}
-        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        replay()
         client.messages(2)
         assert {run["retry_of"] for run in runs(admin, "?outcome=failed")[:2]} == names, "they failed again"
-        target.answer = lambda _: (200, b"{}")
-        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        target.answer = answering(200)
+        replay()
         client.messages(2)
-        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
-        failed = runs(admin, "?outcome=failed")
-        assert (len(failed), {run["retry_outcome"] for run in failed}) == (4, {"succeeded"})
-        (route,) = admin.get("/api/routes").json["routes"]
-        assert route["health"] == "Green"
-        known = ("--admin", f"http://127.0.0.1:{admin.port}")
+        eventually(lambda: admin.problems()[0]["state"] == "resolved")
+        found = runs(admin, "?outcome=failed")
+        assert (len(found), {run["retry_outcome"] for run in found}) == (4, {"succeeded"})
+        assert admin.status("Orders")["health"] == "Green"
         capsys.readouterr()
-        assert main(["replay", "--from", str(file), *once, *known, "--broker", host.mqtt_url]) == 0
+        replay("--admin", f"http://127.0.0.1:{admin.port}")
         assert capsys.readouterr() == ("      2 left out: sent again before, and succeeded\n", "")
-        assert main(["replay", "--from", str(file), *once, "--broker", host.mqtt_url]) == 0
+        replay()
         client.messages(2)
         (newest, *_) = runs(admin)
         assert (newest["outcome"], newest["retry_of"]) == ("succeeded", None), "nothing was left to mend"
     assert "Invalid protocol" not in caplog.text, "amqtt was asked for MQTT 5"
 
 
-@pytest.mark.parametrize("hosting", DOORS)
 def test_failures_from_before_a_restart_count_as_if_there_had_been_none_and_wait_on_the_first_page(
     target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target.answer = lambda _: (422, b"")
-    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
-    with hosting(client_route(target.url), **settings) as host:
-        client = host.client("done/#")
+    file = str(tmp_path / "failures.db")
+    with bridging(hosting, client_route(target.url), failures=file) as (_, _, client):
         for number in range(3):
-            client.publish(f"orders/{number}", b"1")
-        client.messages(3)
-    target.answer = lambda _: (200, b"{}")
-    with hosting(client_route(target.url), **settings) as host:
-        admin, client = admin_with_token(host), host.client("done/#")
+            failed(client, f"orders/{number}")
+    target.answer = answering(200)
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
         assert "3 kept failure(s) wait for a retry (Orders: 3): rest-bridge failures --open" in caplog.text
-        (route,), (problem,) = admin.get("/api/routes").json["routes"], admin.get("/api/problems").json["problems"]
-        assert (route["health"], route["health_reason"]) == (
-            "Yellow",
-            "messages failed: 3 of the last 3, 3 before the start",
-        )
-        assert (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"]) == (
-            3,
-            0,
-            "http_status",
-        )
+        route, (problem,) = admin.status("Orders"), admin.problems()
+        reason = "messages failed: 3 of the last 3, 3 before the start"
+        assert (route["health"], route["health_reason"]) == ("Yellow", reason)
+        figures = (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"])
+        assert figures == (3, 0, "http_status")
         assert (problem["count"], problem["state"], problem["routes"]) == (3, "open", ["Orders"])
-        assert '<a href="/runs?outcome=open">3 kept failures</a> wait for a retry' in admin.get("/").text
+        assert '<a href="/runs?outcome=open">3 kept failures</a> wait for a retry' in admin.text("/")
         assert len(runs(admin, "?outcome=open&route=Orders")) == 3
         assert post(admin, "/api/failures/retry", b'{"all": true}')[0] == 202
         client.messages(3)
-        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
-        (route,) = admin.get("/api/routes").json["routes"]
+        eventually(lambda: admin.problems()[0]["state"] == "resolved")
+        route = admin.status("Orders")
         assert (route["health"], route["open_failures"], runs(admin, "?outcome=open")) == ("Green", 0, [])
-        assert "wait for a retry" not in admin.get("/").text
+        assert "wait for a retry" not in admin.text("/")

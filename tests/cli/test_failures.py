@@ -8,8 +8,16 @@ from http import HTTPStatus
 
 import pytest
 
-from amqtt_rest_bridge.__main__ import main
-from tests.support.admin_client import TOKEN, Admin, admin_with_token, client_route, outcome, refusing_with_reason
+from tests.cli.conftest import Run
+from tests.support.admin_client import (
+    TOKEN,
+    Admin,
+    admin_with_token,
+    client_route,
+    failed,
+    outcome,
+    refusing_with_reason,
+)
 from tests.support.asking import ask
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder, recording
@@ -17,6 +25,7 @@ from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target, rep
 from tests.support.waiting import eventually
 
 CLIENT = str(CERTIFICATES / "client.pem")
+CERTIFICATE = ("--cert-file", CLIENT, "--key-file", CLIENT)
 ASKING = """
     ADD EVENT Ask
         WITH SOURCE_TOPIC "ask"
@@ -24,6 +33,8 @@ ASKING = """
         WITH ENDPOINT "/answer"
         WITH DESTINATION_TOPIC "done/ask"
 """
+COMMANDS = (["failures"], ["retry", "x"], ["trace"])
+"""Those that ask the admin port, each with as few arguments as may be."""
 
 
 @pytest.fixture
@@ -35,8 +46,10 @@ def target() -> Iterator[Recorder]:
 
 @pytest.fixture
 def host(target: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+    """A bridge whose admin port and its token are in the environment."""
     with hosting(client_route(target.url, more=ASKING), admin_port=0, admin_token=TOKEN) as host:
+        monkeypatch.setenv("REST_BRIDGE_ADMIN", f"http://127.0.0.1:{host.admin_port}")
+        monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
         yield host
 
 
@@ -50,106 +63,98 @@ def admin(host: Host) -> Admin:
     return admin_with_token(host)
 
 
-def fail(client: Client, topic: str) -> str:
-    """Publish a message that fails, and return the id of its run."""
-    client.publish(topic, b"bad\x1b[31m")
-    return str(json.loads(client.message()[1])["id"])
-
-
-def at(admin: Admin) -> list[str]:
-    return ["--admin", f"http://127.0.0.1:{admin.port}"]
-
-
-def test_failures_are_listed_the_newest_last_and_narrowed(
-    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def mended(target: Recorder, client: Client) -> list[str]:
+    """The ids of three failures, whose server has no reason to refuse them any more."""
     names = [fail(client, f"orders/{number}") for number in range(3)]
-    assert main(["failures", "--route", "Orders", "--code", "http_status", "--since", "10m", *at(admin)]) == 0
-    shown, hint = capsys.readouterr()
-    show, retry = (f"rest-bridge {command} ID {' '.join(at(admin))}" for command in ("failures show", "retry"))
+    target.answer = lambda _: (200, b"{}")
+    target.take_all()
+    return names
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions that are asked; each is answered with no."""
+    questions: list[str] = []
+
+    def answer_no(question: str) -> bool:
+        questions.append(question)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer_no)
+    return questions
+
+
+def fail(client: Client, topic: str = "orders/7") -> str:
+    """Publish a message that fails, and return the id of its run."""
+    return failed(client, topic, b"bad\x1b[31m")
+
+
+def ids(listed: str) -> list[str]:
+    """Return the ids of the failures that a command has listed."""
+    return [columns[1] for line in listed.splitlines() if len(columns := line.split("  ")) > 1]
+
+
+def test_failures_are_listed_the_newest_last_and_narrowed(client: Client, admin: Admin, run: Run) -> None:
+    names = [fail(client, f"orders/{number}") for number in range(3)]
+    at = f"--admin http://127.0.0.1:{admin.port}"
+    shown, hint = run("failures", "--route", "Orders", "--code", "http_status", "--since", "10m", *at.split())
+    show, retry = (f"rest-bridge {command} ID {at}" for command in ("failures show", "retry"))
     assert hint == f"hint: {show} prints one whole, {retry} sends it again\n"
-    *lines, last = shown.splitlines()
-    assert [line.split("  ")[1] for line in lines] == names
+    first, *_, last = shown.splitlines()
+    assert ids(shown) == names
     reason = f"the server answered 422 {HTTPStatus(422).phrase}: no such customer"  # another one from Python 3.13 on
-    assert lines[0].endswith(f"Orders/Send  orders/0  422 http_status  ({reason})")
+    assert first.endswith(f"Orders/Send  orders/0  422 http_status  ({reason})")
     assert last == "3 failures"
-    assert main(["failures", "--code", "timeout", "--route", "Orders", *at(admin)]) == 0
-    assert capsys.readouterr() == ("0 failures\n", "")
-    assert main(["failures", "--json", *at(admin)]) == 0
-    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == names
+    assert run("failures", "--code", "timeout", "--route", "Orders") == ("0 failures\n", "")
+    assert [one["id"] for one in json.loads(run("failures", "--json").out)] == names
 
 
-def test_a_message_with_another_try_to_come_is_listed_as_retrying(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_message_with_another_try_to_come_is_listed_as_retrying(target: Recorder, client: Client, run: Run) -> None:
     target.answer = lambda _: (503, b"")
     client.publish("orders/7", b"x")
-
-    def listed() -> str:
-        assert main(["failures", *at(admin)]) == 0
-        return capsys.readouterr().out
-
-    eventually(lambda: listed().endswith("0 failures, 1 message still retrying\n"))
-    eventually(lambda: re.search(r"503 http_status  \(.*\)  after [2-9] tries  retrying\n", listed()))
-    assert main(["status", *at(admin)]) == 0
-    assert "RETRYING" in capsys.readouterr().out
-    name = listed().split("  ")[1]
-    assert main(["failures", "show", name, *at(admin)]) == 1
+    eventually(lambda: run("failures").out.endswith("0 failures, 1 message still retrying\n"))
+    eventually(lambda: re.search(r"503 http_status  \(.*\)  after [2-9] tries  retrying\n", run("failures").out))
+    assert "RETRYING" in run("status").out
+    (name,) = ids(run("failures").out)
     said = "This message is still being retried. It can be shown and sent again once it has ended\n"
-    assert capsys.readouterr().err.endswith(said)
-    assert main(["retry", name, *at(admin)]) == 1
+    assert run("failures", "show", name, status=1).err.endswith(said)
     said = f"{name} not sent again: it is still being retried; it can be sent again once it has ended\n"
-    assert capsys.readouterr().err == said
+    assert run("retry", name, status=1).err == said
 
 
-def test_one_failure_is_shown_with_message_request_and_response(
-    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = fail(client, "orders/7")
-    assert main(["failures", "show", name, *at(admin)]) == 0
-    shown = capsys.readouterr().out
+def test_one_failure_is_shown_with_message_request_and_response(target: Recorder, client: Client, run: Run) -> None:
+    name = fail(client)
+    shown = run("failures", "show", name).out
     for text in ("# message on orders/7", "bad\\x1b[31m", "/new/7", "# response: 422", "no such customer", "hint: "):
         assert text in shown
     assert "\x1b" not in shown
-    assert main(["failures", "show", name, "--json", *at(admin)]) == 0
-    assert json.loads(capsys.readouterr().out)["id"] == name
-    assert main(["failures", "show", "nothing", *at(admin)]) == 1
-    said = capsys.readouterr().err
+    assert json.loads(run("failures", "show", name, "--json").out)["id"] == name
+    said = run("failures", "show", "nothing", status=1).err
     assert "There is no run with this id" in said
     assert said.endswith("; rest-bridge failures lists those that are kept\n")
-
-
-def test_a_request_without_a_body_is_shown_as_one(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
     target.answer = lambda _: (422, b"")
-    assert main(["failures", "show", fail(client, "ask"), *at(admin)]) == 0
-    request = capsys.readouterr().out.partition("# request: GET ")[2].partition("# response: ")[0]
-    assert request.endswith("\n(no body)\n\n")
+    request = run("failures", "show", fail(client, "ask")).out.partition("# request: GET ")[2]
+    assert request.partition("# response: ")[0].endswith("\n(no body)\n\n")
 
 
-def test_a_failure_is_retried_by_its_id(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = fail(client, "orders/7")
+def test_a_failure_is_retried_by_its_id(target: Recorder, client: Client, admin: Admin, run: Run) -> None:
+    name = fail(client)
     target.answer = lambda _: (200, b"{}")
-    assert main(["retry", name, *at(admin)]) == 0
-    first, last = capsys.readouterr().out.splitlines()
+    first, last = run("retry", name).out.splitlines()
     assert last == "1 message sent again"
     again = first.removeprefix(f"{name} sent again as ")
     eventually(lambda: outcome(admin, again) == "succeeded")
-    assert main(["failures", *at(admin)]) == 0
-    (shown, last), hint = (text.splitlines() for text in capsys.readouterr())
+    (shown, last), hint = (text.splitlines() for text in run("failures"))
     assert shown.endswith(f"sent again as {again}  (succeeded)")
     assert (last, hint) == ("1 failure, all sent again and succeeded", [])
     client.message()
     target.answer = refusing_with_reason
     fail(client, "orders/8")
-    assert main(["failures", *at(admin)]) == 0
-    printed, hinted = capsys.readouterr()
+    printed, hinted = run("failures")
     assert printed.endswith("\n2 failures, 1 sent again and succeeded\n") and hinted.startswith("hint: ")
-    assert main(["retry", "nothing", *at(admin)]) == 1
-    assert "nothing not sent again: no failure of a message is kept with this id" in capsys.readouterr().err
+    said = "nothing not sent again: no failure of a message is kept with this id"
+    assert said in run("retry", "nothing", status=1).err
 
 
 @pytest.fixture
@@ -167,106 +172,95 @@ def proxy(admin: Admin) -> Iterator[list[str]]:
 
 
 def test_failures_are_listed_and_retried_through_a_proxy_with_tls(
-    target: Recorder, client: Client, proxy: list[str], capsys: pytest.CaptureFixture[str]
+    mended: list[str], client: Client, proxy: list[str], run: Run
 ) -> None:
-    name, certificate = fail(client, "orders/7"), ["--cert-file", CLIENT, "--key-file", CLIENT]
-    target.answer = lambda _: (200, b"{}")
-    files = ["--ca-file", AUTHORITY, *certificate]
-    assert main(["failures", *proxy, *files]) == 0
-    assert name in capsys.readouterr().out
-    assert main(["retry", name, *proxy, *files]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 message sent again"
+    options = [*proxy, "--ca-file", AUTHORITY, *CERTIFICATE]
+    assert ids(run("failures", *options).out) == mended
+    assert run("retry", mended[0], *options).out.splitlines()[-1] == "1 message sent again"
     client.message()
 
 
-@pytest.mark.parametrize("command", [["failures"], ["retry", "x"], ["trace"]])
-def test_a_certificate_that_is_refused_is_said_with_what_to_do(
-    proxy: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    certificate = ["--cert-file", CLIENT, "--key-file", CLIENT]
-    assert main([*command, *proxy, *certificate]) == 1
-    refused = capsys.readouterr().err
-    assert "its certificate is refused: " in refused
-    assert "; --ca-file names the authorities to trust" in refused
-    assert main([*command, *proxy, "--ca-file", AUTHORITY]) == 1
-    assert "; does it speak TLS, and ask for --cert-file?" in capsys.readouterr().err
+def test_a_certificate_that_is_refused_is_said_with_what_to_do(proxy: list[str], run: Run) -> None:
+    for command in COMMANDS:
+        refused = run(*command, *proxy, *CERTIFICATE, status=1).err
+        assert "its certificate is refused: " in refused
+        assert "; --ca-file names the authorities to trust" in refused
+        refused = run(*command, *proxy, "--ca-file", AUTHORITY, status=1).err
+        assert "; does it speak TLS, and ask for --cert-file?" in refused
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("address", "options", "said"),
     [
         pytest.param(
-            ["--admin", "http://a.test", "--ca-file", AUTHORITY],
-            "--ca-file needs TLS: write --admin https://...",
-            id="plain",
+            "http://a.test", ["--ca-file", AUTHORITY], "--ca-file needs TLS: write --admin https://", id="plain"
         ),
-        pytest.param(["--admin", "https://a.test", "--cert-file", CLIENT], "--cert-file and --key-file", id="no key"),
-        pytest.param(["--admin", "https://a.test", "--ca-file", "no.pem"], "(--ca-file no.pem)", id="no file"),
+        pytest.param("https://a.test", ["--cert-file", CLIENT], "--cert-file and --key-file", id="no key"),
+        pytest.param("https://a.test", ["--ca-file", "no.pem"], "(--ca-file no.pem)", id="no file"),
     ],
 )
 def test_files_that_cannot_be_used_are_named_by_their_option(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    address: str, options: list[str], said: str, run: Run
 ) -> None:
-    for command in (["failures"], ["retry", "x"], ["trace"]):
-        assert main([*command, *options]) == 2
-        assert said in capsys.readouterr().err
+    for command in COMMANDS:
+        assert said in run(*command, "--admin", address, *options, status=2).err
 
 
 def test_all_failures_of_a_route_are_retried_after_a_question(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    target: Recorder, client: Client, mended: list[str], asked: list[str], run: Run
 ) -> None:
-    names = [fail(client, f"orders/{number}") for number in range(3)]
-    target.answer = lambda _: (200, b"{}")
-    target.take_all()
-    monkeypatch.setattr("typer.confirm", lambda question: question != "Send 3 messages again?")
-    assert main(["retry", "--route", "Orders", *at(admin)]) == 1
-    assert [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()] == names
-    assert target.take_all() == []
-    assert main(["retry", "--route", "Orders", "--code", "http_status", "--yes", *at(admin)]) == 0
+    assert ids(run("retry", "--route", "Orders", status=1).out) == mended
+    assert (asked, target.take_all()) == (["Send 3 messages again?"], [])
+    run("retry", "--route", "Orders", "--code", "http_status", "--yes")
     client.messages(3)
     assert {one.path for one in target.take_all()} == {"/new/0", "/new/1", "/new/2"}
-    assert main(["retry", "--route", "Orders", *at(admin)]) == 0
     said = "nothing is sent again: each kept failure of route Orders was sent again before, or there is none\n"
-    assert capsys.readouterr().out.endswith(said)
+    assert run("retry", "--route", "Orders").out.endswith(said)
 
 
 def test_what_was_sent_again_with_success_is_sent_once_more_only_after_a_question(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    target: Recorder, client: Client, admin: Admin, mended: list[str], asked: list[str], run: Run
 ) -> None:
-    name = fail(client, "orders/7")
-    target.answer = lambda _: (200, b"{}")
-    assert main(["retry", name, *at(admin)]) == 0
+    run("retry", mended[0])
     client.message()
-    eventually(lambda: admin.get(f"/api/runs/{name}").json["retry_outcome"] == "succeeded")
+    eventually(lambda: admin.run(mended[0])["retry_outcome"] == "succeeded")
     target.take_all()
-    capsys.readouterr()
-    question = "Sent again before, and succeeded. Send 1 message once more?"
-    monkeypatch.setattr("typer.confirm", lambda asked: asked != question)
-    assert main(["retry", name, *at(admin)]) == 1
-    assert capsys.readouterr().out.endswith("  (succeeded)\n")
+    assert run("retry", mended[0], status=1).out.endswith("  (succeeded)\n")
+    assert asked == ["Sent again before, and succeeded. Send 1 message once more?"]
     assert target.take_all() == []
-    assert main(["retry", name, "--yes", *at(admin)]) == 0
+    run("retry", mended[0], "--yes")
     client.message()
     assert len(target.take_all()) == 1
 
 
-def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(
-    admin: Admin, capsys: pytest.CaptureFixture[str]
+def test_open_failures_of_all_routes_are_listed_and_retried_and_status_leads_to_them(
+    client: Client, admin: Admin, mended: list[str], asked: list[str], run: Run
 ) -> None:
+    waiting, at = "3 kept failures wait for a retry: rest-bridge failures --open", f"http://127.0.0.1:{admin.port}"
+    assert run("status").out.splitlines()[-1] == waiting
+    assert run("status", "--admin", at).out.splitlines()[-1] == f"{waiting} --admin {at}"
+    for name in mended[:2]:
+        run("retry", name)
+    client.messages(2)
+    listed = run("failures", "--open").out
+    assert (ids(listed), listed.splitlines()[-1]) == (mended[2:], "1 open failure")
+    run("retry", "--all", "--code", "http_status", status=1)
+    assert asked == ["Send 1 message of 1 route again?"]
+    assert run("retry", "--all", "--code", "http_status", "--yes").out.splitlines()[-1] == "1 message sent again"
+    client.message()
+    assert "each kept failure of all routes was sent again before" in run("retry", "--all").out
+
+
+def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(admin: Admin, run: Run) -> None:
     for command in (["failures"], ["retry"], ["retry", "--yes"]):
-        assert main([*command, "--route", "Ordres", *at(admin)]) == 1
-        shown = capsys.readouterr()
-        assert shown.err == f"rest-bridge {command[0]}: there is no route Ordres; did you mean Orders?\n"
-        assert not shown.out
+        shown = run(*command, "--route", "Ordres", status=1)
+        assert shown == ("", f"rest-bridge {command[0]}: there is no route Ordres; did you mean Orders?\n")
 
 
-def test_a_question_without_an_answer_sends_nothing(
-    client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(client, "orders/7")
+def test_a_question_without_an_answer_sends_nothing(client: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(client)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main(["retry", "--route", "Orders", *at(admin)]) == 1
-    shown = capsys.readouterr()
+    shown = run("retry", "--route", "Orders", status=1)
     assert "sent again" not in shown.out
     assert shown.err == "\nno answer, so nothing is sent (--yes: does not ask)\n"
 
@@ -274,19 +268,12 @@ def test_a_question_without_an_answer_sends_nothing(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["failures"],
-        ["trace"],
-        ["retry", "x"],
-        ["retry"],
-        ["retry", "x", "--route", "R"],
-        ["retry", "x", "--code", "c"],
-        ["failures", "show"],
-        ["failures", "x"],
+        *COMMANDS, ["retry"], ["retry", "x", "--route", "R"], ["retry", "x", "--code", "c"],
+        ["failures", "show"], ["failures", "x"],
     ],
-)
-def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err
+)  # fmt: skip
+def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], run: Run) -> None:
+    assert run(*arguments, status=2).err
 
 
 @pytest.mark.parametrize(
@@ -300,93 +287,48 @@ def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: p
         (["retry", "--route", "R", "--code", "conection_failed"], "did you mean connection_failed?"),
     ],
 )
-def test_an_age_or_a_code_that_is_none_says_what_is_allowed(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+def test_an_age_or_a_code_that_is_none_says_what_is_allowed(arguments: list[str], said: str, run: Run) -> None:
+    assert said in run(*arguments, status=2).err
 
 
-@pytest.mark.parametrize("command", [["failures"], ["failures", "show", "x"], ["retry", "x"]])
 @pytest.mark.parametrize(
     ("status", "content", "said"),
     [
-        (200, b"<html>", "200 OK, no content type, from recorder"),
-        (200, b"{}", "200 OK, no content type, from recorder"),
-        (200, b"[]", "200 OK, no content type, from recorder"),
-        (404, b"", "404 Not Found, no content type, from recorder"),
+        (200, b"<html>", "200 OK, no content type"),
+        (200, b"{}", "200 OK, no content type"),
+        (200, b"[]", "200 OK, no content type"),
+        (404, b"", "404 Not Found, no content type"),
         (404, b'{"error": {"message": "No endpoint has this path", "hint": "Compare"}}', "404 Not Found"),
         (500, b"oops\x1b[31m", "500 Internal Server Error"),
     ],
 )
 def test_another_kind_of_server_is_named_by_what_it_answers(
-    target: Recorder, command: list[str], status: int, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+    target: Recorder, status: int, content: bytes, said: str, run: Run
 ) -> None:
     target.answer = lambda _: (status, content)
-    assert main([*command, "--admin", target.url]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"rest-bridge {command[0]}: {target.url}: this is not the admin port of a bridge: ")
-    assert said.partition(", from")[0] in line
+    for command in (["failures"], ["failures", "show", "x"], ["retry", "x"]):
+        (line,) = run(*command, "--admin", target.url, status=1).err.splitlines()
+        assert line.startswith(f"rest-bridge {command[0]}: {target.url}: this is not the admin port of a bridge: ")
+        assert said in line
 
 
-def test_a_wrong_token_and_a_bridge_that_is_away_are_reported(
-    admin: Admin, unused_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_token_that_is_wrong_or_cannot_be_sent_and_a_bridge_that_is_away_are_reported(
+    admin: Admin, unused_port: int, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
-    for command in (["failures"], ["retry", "x"]):
-        assert main([*command, *at(admin)]) == 1
-        assert "set REST_BRIDGE_ADMIN_TOKEN" in capsys.readouterr().err
-        assert main([*command, "--admin", f"http://127.0.0.1:{unused_port}"]) == 1
-        assert "is admin_port set, and the bridge up?" in capsys.readouterr().err
+    for command in COMMANDS:
+        monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
+        assert "set REST_BRIDGE_ADMIN_TOKEN" in run(*command, status=1).err
+        away = f"http://127.0.0.1:{unused_port}"
+        assert "is admin_port set, and the bridge up?" in run(*command, "--admin", away, status=1).err
+        for token in (f"{TOKEN}\n", f"{TOKEN}\u20ac", f"{TOKEN}\udcff"):
+            monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", token)
+            shown = run(*command, status=1).err
+            assert "REST_BRIDGE_ADMIN_TOKEN has a line break" in shown
+            assert TOKEN not in shown
 
 
-@pytest.mark.parametrize("text", ["a b", "\u00e9", "\udcff", "x?y", ".."])
-def test_an_id_or_a_name_of_any_letters_is_asked_for_as_it_is(
-    text: str, admin: Admin, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["failures", "show", text, *at(admin)]) == 1
-    assert "There is no run with this id" in capsys.readouterr().err
-    for command in ("failures", "trace"):
-        assert main([command, "--route", text, *at(admin)]) == 1
-        assert "there is no route" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("token", [f"{TOKEN}\n", f"{TOKEN}\u20ac", f"{TOKEN}\udcff"])
-@pytest.mark.parametrize("command", [["failures"], ["retry", "x"], ["trace"]])
-def test_a_token_that_cannot_be_sent_is_said_and_not_shown(
-    command: list[str], token: str, admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", token)
-    assert main([*command, *at(admin)]) == 1
-    shown = capsys.readouterr().err
-    assert "REST_BRIDGE_ADMIN_TOKEN has a line break" in shown
-    assert TOKEN not in shown
-
-
-def test_open_failures_of_all_routes_are_listed_and_retried_and_status_leads_to_them(
-    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [fail(client, f"orders/{number}") for number in range(2)]
-    waiting = "2 kept failures wait for a retry: rest-bridge failures --open"
-    for option, said in ((at(admin), f"{waiting} {' '.join(at(admin))}"), ([], waiting)):
-        monkeypatch.setenv("REST_BRIDGE_ADMIN", at(admin)[1])
-        assert main(["status", *option]) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == said
-    target.answer = lambda _: (200, b"{}")
-    assert main(["retry", names[0]]) == 0
-    client.message()
-    capsys.readouterr()
-    assert main(["failures", "--open", *at(admin)]) == 0
-    listed = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[1:2] for line in listed] == [[names[1]], []]
-    assert listed[-1] == "1 open failure"
-    asked: list[str] = []
-    monkeypatch.setattr("typer.confirm", lambda question: not asked.append(question))  # type: ignore[func-returns-value]
-    assert main(["retry", "--all", "--code", "http_status"]) == 0
-    client.message()
-    assert (asked, capsys.readouterr().out.splitlines()[-1]) == (
-        ["Send 1 message of 1 route again?"],
-        "1 message sent again",
-    )
-    assert main(["retry", "--all"]) == 0
-    assert "each kept failure of all routes was sent again before" in capsys.readouterr().out
+def test_an_id_or_a_name_of_any_letters_is_asked_for_as_it_is(admin: Admin, run: Run) -> None:
+    for text in ("a b", "\u00e9", "\udcff", "x?y", ".."):
+        assert "There is no run with this id" in run("failures", "show", text, status=1).err
+        for command in ("failures", "trace"):
+            assert "there is no route" in run(command, "--route", text, status=1).err
