@@ -122,19 +122,6 @@ def test_two_events_of_a_message_hold_it_both(rigs: Rigs) -> None:
     assert source.state == "acknowledged"
 
 
-def test_a_message_goes_through_eight_routes_and_not_a_ninth(rigs: Rigs) -> None:
-    rig, source = rigs(), Source()
-    rig.offer(hops=7)
-    rig.reply()
-    ((publication, hops, route),) = rig.broker.published
-    assert (publication.topic, hops, route) == ("out", 8, "R")
-    rig.broker.published.clear()
-    rig.offer(hops=8, delivery=source)
-    assert not rig.waiting
-    assert rig.published == []  # it would begin the chain again
-    assert (rig.statistics.refused, source.state) == (1, "acknowledged")
-
-
 def test_a_result_that_the_broker_refuses_is_an_error_of_its_route_and_releases_the_message(rigs: Rigs) -> None:
     rig, source = rigs(), Source()
     rig.broker.refuses.add("out")
@@ -142,35 +129,6 @@ def test_a_result_that_the_broker_refuses_is_an_error_of_its_route_and_releases_
     rig.reply()
     assert (source.state, rig.healths) == ("acknowledged", ["Yellow"])
     assert rig.statistics.status(0.0)["last_error"]["code"] == "not_published"
-
-
-def test_a_run_has_the_seconds_that_it_waited_and_what_became_of_each_attempt(rigs: Rigs) -> None:
-    records = Runs()
-    rig = rigs(records=records, workers=1)
-    rig.offer_all(b"a", b"b")
-    rig.advance(2)
-    rig.reply(503, elapsed=2.0)
-    rig.advance(1)
-    rig.reply(elapsed=1.0)
-    rig.reply(elapsed=0.25)
-    retried, _, run = records.calls
-    assert (retried.outcome, retried.status, retried.attempted) == ("retrying", 503, 1)
-    assert (run.outcome, run.status, run.attempted, run.message.payload) == ("succeeded", 200, 2, b"a")
-    assert [(one.status, one.ms) for one in run.attempts] == [(503, 2000.0), (200, 250.0)]
-    assert [run.took, run.waited] == pytest.approx([2.25, 0.75])
-    assert run.request is not None
-    assert run.response is not None
-
-
-def test_large_payloads_are_released_once_their_request_is_built_and_the_same_request_is_sent_again(rigs: Rigs) -> None:
-    rig = rigs(text(body="", method="PUT"), max_body_bytes=1 << 20)
-    rig.offer(bytes(200_000))
-    (call,) = rig.mode._routes["R"]._open.values()  # what it holds cannot be seen from outside
-    assert call.message.payload == b""
-    rig.reply(503)
-    rig.advance(1)
-    rig.reply()
-    assert rig.published == [("out", b"ok")]
 
 
 def test_a_large_payload_stays_where_its_failure_needs_it(rigs: Rigs) -> None:

@@ -1,11 +1,11 @@
-"""When calls go on: RATE_LIMIT, BREAKER, ORDERED, the lease of a worker."""
+"""When calls go on: RATE_LIMIT, ORDERED, the lease of a worker; BREAKER is in `test_circuit`."""
 
 import logging
 
 import pytest
 
 from amqtt_rest_bridge.lot.model import HttpResponse
-from tests.engine.host import DOWN, LATE, Rig, Rigs, Source, text
+from tests.engine.host import LATE, Rigs, Source, text
 
 ONE_A_SECOND = 'WITH RATE_LIMIT "1/s"'
 LOSSLESS = 'WITH OVERLOAD_POLICY "lossless"'
@@ -87,101 +87,6 @@ def test_the_time_of_a_turn_is_not_that_of_the_server(rigs: Rigs, caplog: pytest
     rig.fail(LATE)
     assert rig.statistics.failed == 1
     assert "in 4.000 s, waited 58.000 s" in caplog.text
-
-
-# BREAKER.
-
-
-BREAKER = 'WITH BREAKER "2 per 30s"'
-
-
-def opened(rigs: Rigs, route: str = "", config: str = "WITH RETRIES 0", **limits: int) -> Rig:
-    rig = rigs(text(route=f"{BREAKER} {route}", config=config), **limits)
-    rig.offer_all(b"early", b"early")
-    rig.fail(DOWN)
-    rig.fail(DOWN)
-    assert rig.statistics.breaker == "open"
-    rig.published.clear()
-    return rig
-
-
-def test_messages_that_may_be_lost_fail_at_once_while_the_target_is_down(rigs: Rigs) -> None:
-    rig, source = opened(rigs), Source()
-    rig.offer(delivery=source)
-    assert not rig.waiting
-    assert rig.codes[-1] == "target_down"
-    assert source.state == "acknowledged"
-    assert rig.statistics.health == "Red"
-
-
-def test_the_first_message_after_five_seconds_is_the_probe_and_an_answer_closes_it(
-    rigs: Rigs, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = opened(rigs)
-    rig.advance(5)
-    rig.offer(b"probe")
-    rig.offer(b"beside it")
-    assert [sent.body for sent in rig.waiting] == [b"probe"]
-    rig.reply(404)
-    assert "the breaker is closed" in caplog.text
-    rig.offer(b"after")
-    assert [sent.body for sent in rig.waiting] == [b"after"]
-
-
-def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent_once_it_answers(rigs: Rigs) -> None:
-    rig = opened(rigs, LOSSLESS, workers=4)
-    sources = rig.offer_all(*[b"x"] * 20)
-    assert (rig.waiting, rig.statistics.admission.in_flight) == ([], 0)
-    for _ in range(3):
-        rig.advance(5)
-        assert len(rig.waiting) == 1
-        rig.fail(DOWN)
-    rig.advance(5)
-    rig.reply_to_all()
-    assert {source.state for source in sources} == {"acknowledged"}
-    assert len(rig.network.seen) == 2 + 3 + 22
-
-
-def test_a_message_that_was_tried_before_waits_for_the_target(rigs: Rigs) -> None:
-    rig = rigs(text(route=BREAKER, config="WITH RETRIES 5"))
-    rig.offer()
-    rig.fail(DOWN)
-    rig.advance(0.5)
-    rig.fail(DOWN)
-    rig.advance(4.9)
-    assert not rig.waiting
-    rig.advance(0.2)
-    rig.reply()
-    assert rig.published == [("out", b"ok")]
-
-
-def test_the_next_one_probes_where_a_message_sends_nothing_any_more(rigs: Rigs) -> None:
-    rig = opened(rigs, LOSSLESS)
-    rig.offer_all(b"no", b"yes")
-    rig.use(text("WITH WHEN \"{payload} = 'yes'\"", route=f"{BREAKER} {LOSSLESS}", config="WITH RETRIES 0"))
-    rig.advance(5)
-    assert [sent.body for sent in rig.waiting] == [b"yes"]
-    assert rig.statistics.skipped == 3
-
-
-def test_a_reload_with_the_same_target_and_rule_keeps_the_breaker_and_another_one_closes_it(rigs: Rigs) -> None:
-    rig = opened(rigs)
-    rig.use(text("WITH QOS 1", route=BREAKER, config="WITH RETRIES 0"))
-    assert rig.statistics.breaker == "open"
-    rig.use(text(route='WITH BREAKER "3 per 30s"', config="WITH RETRIES 0"))
-    assert rig.statistics.breaker == "closed"
-    rig.offer()
-    assert len(rig.waiting) == 1
-
-
-def test_what_was_sent_to_the_target_before_a_reload_says_nothing_of_this_one(rigs: Rigs) -> None:
-    rig = rigs(text(route=BREAKER, config="WITH RETRIES 0"))
-    rig.offer_all(b"1", b"2")
-    other = text(route=BREAKER, config="WITH RETRIES 0").replace("http://server.test", "http://other.test")
-    rig.use(other)
-    for _ in range(2):
-        rig.fail(DOWN)
-    assert rig.statistics.breaker == "closed"
 
 
 # ORDERED.

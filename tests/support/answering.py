@@ -5,16 +5,16 @@ import contextlib
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, Outcome, RequestRun
+from amqtt_rest_bridge.engine.needs import Host, Limits, Outcome, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.replies import AwaitedReply, Replies
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.errors import NoRoomError
 from amqtt_rest_bridge.http.exchange import Answer, Request, Response, response_of
-from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import Message, Publication, Route, ServerEvent
 from tests.engine import host
 from tests.support.server_mode import NOW, REQUEST_ID, Result, route
 
@@ -96,8 +96,7 @@ class FakeBroker:
 
     def __init__(self, clock: VirtualClock | None = None, limits: Limits | None = None, **settings: bool) -> None:
         self.clock = clock or VirtualClock()
-        self.errors: list[tuple[str, str]] = []
-        self.kept: dict[bytes, tuple[float, bytes]] = {}
+        self.records = host.Runs()
         self.queued: list[asyncio.Future[None]] = []
         """What waits for room until the test makes some."""
         self.expected: deque[str] = deque()
@@ -106,7 +105,8 @@ class FakeBroker:
         self.own_loop: asyncio.AbstractEventLoop | None = None
         """The loop of a test that runs it by steps."""
         network = host.Network(self.clock)
-        made = Host(self, network.connect, self, self.clock, lambda: 0.5, limits or Limits(), records=self)
+        keys = host.Seen(self.clock)
+        made = Host(self, network.connect, keys, self.clock, lambda: 0.5, limits or Limits(), records=self.records)
         self.statistics = Outcomes(made)
         self.mode = ServerMode(made, self.statistics, **{"is_mqtt_5": False, **settings})
         self.mode._replies = FakeReplies(self, self.clock)
@@ -115,7 +115,7 @@ class FakeBroker:
     def forget(self) -> None:
         """Forget what was published and noted, and answer as at first."""
         self.published: list[Publication] = []
-        self.runs: list[RequestRun] = []
+        self.records.requests.clear()
         self.log: list[str] = []
         self.outcomes: deque[bool | Exception] = deque()
         self.waiting: queue.SimpleQueue[FakeReply] = queue.SimpleQueue()
@@ -157,32 +157,6 @@ class FakeBroker:
             timer.cancel()
             self.queued.remove(room)
 
-    def answer(self, key: bytes) -> bytes | None:
-        until, answer = self.kept.get(key, (0.0, b""))
-        return answer if until > self.clock.monotonic() else None
-
-    def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
-        self.kept[key] = self.clock.monotonic() + seconds, answer
-
-    def forget_call(self, number: int) -> None:
-        """Ignore it."""
-
-    def note_error(self, route: str, code: str, message: str, now: float) -> None:
-        """Ignore it."""
-
-    def note_request(self, run: RequestRun) -> None:
-        assert run.took >= 0
-        self.runs.append(run)
-
-    def note_call(self, run: CallRun) -> None:
-        raise AssertionError(run)
-
-    def replayed_run(self, event: EventName, message: Message) -> str | None:
-        """None was kept."""
-
-    def note_unmatched(self, message: Message) -> None:
-        raise AssertionError(message)
-
     # What tests do; from any thread where a loop runs.
 
     def on_loop(self, action: Callable[[], object]) -> None:
@@ -206,6 +180,11 @@ class FakeBroker:
     def changed(self, topic: str, payload: bytes) -> None:
         """Publish a message that read events answer with."""
         self.on_loop(lambda: self.mode.see(Message(topic, payload, NOW)))
+
+    @property
+    def runs(self) -> list[RequestRun]:
+        """Return what was noted of requests."""
+        return self.records.requests
 
     @property
     def counted(self) -> list[tuple[str, str | None]]:
@@ -318,13 +297,6 @@ async def _called(action: Callable[[], float]) -> float:
 async def _turns() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
-
-
-def cancel(answering: Answering, coroutine: Coroutine[Any, Any, Response]) -> None:
-    """Cancel an answer that is being made."""
-    task = answering.start(coroutine)
-    task.cancel()
-    answering.settle()
 
 
 def port(*events: ServerEvent, **settings: Any) -> Answering:

@@ -195,8 +195,6 @@ def _read_token(response: HttpResponse, started: float) -> _Token:
         life = float(seconds)
     except (ValueError, OverflowError):
         life = math.inf
-    if math.isnan(life):  # it would never be a good token, and each request would fetch another
-        life = math.inf
     return _Token(token, started + max(life - _MARGIN_SECONDS, life * 0.9))
 
 

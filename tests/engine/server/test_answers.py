@@ -1,14 +1,8 @@
 """RESPONSE, SERVER_TOKEN and SIGNATURE_SCHEME: the answers of server mode, and which callers and webhooks it admits."""
 
-import hashlib
-import hmac
 import json
-import time as clock
 from base64 import b64encode
 from collections.abc import Mapping
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -17,7 +11,6 @@ from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from amqtt_rest_bridge.lot.placeholders.text import Place
 from tests.support.answering import port
-from tests.support.embedded_broker import hosting
 from tests.support.server_mode import error_code, event, payload
 
 
@@ -193,25 +186,3 @@ def test_any_of_several_signatures_counts_while_a_secret_is_rotated(
 ) -> None:
     scheme, secret, time, body, headers = vector
     assert not fault_of(scheme, secret, time, body, {**headers, name: value})
-
-
-def test_a_slash_command_is_verified_and_answered_by_a_real_port() -> None:
-    text = """
-        DEFINE ROUTE Slack WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
-            ADD EVENT Light WITH METHOD "POST" WITH ENDPOINT "/light" WITH DESTINATION_TOPIC "light"
-                WITH RESPONSE '{"text": "On it."}' WITH SIGNATURE_SECRET "s3cret" WITH SIGNATURE_SCHEME "slack"
-    """
-    with hosting(text) as host:
-        client = host.client("light")
-        body, now = f"text={quote('on now')}".encode(), str(int(clock.time()))
-        signature = hmac.new(b"s3cret", b"v0:" + now.encode() + b":" + body, hashlib.sha256).hexdigest()
-        url = f"http://127.0.0.1:{host.http_port}/light"
-        headers = {"X-Slack-Request-Timestamp": now, "X-Slack-Signature": f"v0={signature}"}
-        with urlopen(Request(url, body, headers), timeout=10) as response:
-            assert json.load(response) == {"text": "On it."}
-        assert client.message() == ("light", body)
-        with pytest.raises(HTTPError) as refused:
-            urlopen(Request(url, body, {**headers, "X-Slack-Signature": "v0=" + "0" * 64}), timeout=10)
-        refused.value.close()
-        assert refused.value.code == 401

@@ -300,14 +300,15 @@ def test_a_retained_message_that_comes_again_with_a_subscription_changes_nothing
         assert reader.values() == values
 
 
-def test_a_stream_of_a_filter_that_the_path_names_is_silent_on_what_others_read() -> None:
+def test_a_stream_of_a_filter_that_the_path_names_is_silent_on_what_others_read_but_for_a_comment_each_15_s() -> None:
     made = of_rooms()
     made.broker.changed("home/bath/t", b"1")
     reader = Reader(made, "/bath")
     reader.read()
     made.broker.changed("home/hall/t", b"2")
+    assert reader.stream.take() == 15.0
     made.clock.advance(15.0)
-    assert reader.stream.take() == b": still here\n\n"
+    assert (reader.stream.take(), reader.stream.take()) == (b": still here\n\n", 15.0)
     assert Reader(made, "/bath", Last_Event_ID=reader.ids[0]).stream.take() == b"retry: 2000\n\n"
     made.broker.changed("home/bath/t", b"3")
     assert reader.values() == [{"home/bath/t": 3}]
@@ -335,15 +336,6 @@ def test_the_id_of_an_event_says_nothing_of_another_filter_or_of_one_that_a_relo
     for name in ("home/a/t", "home/b/t"):
         made.broker.changed(name, b"2")
     assert Reader(made, Last_Event_ID=before.ids[0]).values() == [{"home/a/t": 2, "home/b/t": 2}]
-
-
-def test_a_comment_comes_after_15_s_without_an_event() -> None:
-    made = streams(("a", b"1"), source="a")
-    stream = Reader(made).stream
-    stream.take()
-    assert stream.take() == 15.0
-    made.clock.advance(15.0)
-    assert (stream.take(), stream.take()) == (b": still here\n\n", 15.0)
 
 
 @pytest.mark.parametrize("source", ["home/a/t", FILTER])
@@ -397,18 +389,6 @@ def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
     assert result.headers["retry-after"]
     readers.pop().stream.close()
     Reader(made)
-
-
-def test_open_streams_are_counted_by_route() -> None:
-    made = streams(("a", b"1"), source="a")
-    (route,) = made.routes
-    statistics = made.broker.statistics.statistics[route.name]
-    readers = [Reader(made) for _ in range(103)]
-    for count, closed in ((3, readers[3:]), (0, readers[:3])):
-        for reader in closed:
-            reader.stream.close()
-        assert made.mode.reads.readers[route.name] == statistics.readers == count
-    assert made.mode.reads.readers.total() == 0
 
 
 def test_a_stop_ends_all_streams_and_a_reload_those_whose_definition_has_changed() -> None:
