@@ -180,13 +180,12 @@ class BrokenLibrary:
 @pytest.mark.parametrize("failure", [DatabaseUnavailableError("secret host"), ZeroDivisionError("secret detail")])
 def test_a_failure_answers_500_that_tells_nothing_of_the_inside_and_the_log_tells_all(
     caplog: pytest.LogCaptureFixture,
-    make_client: Callable[[TemplateLibrary], Client],
     method: str,
     path: str,
     code: str,
     failure: Exception,
 ) -> None:
-    client = make_client(cast("TemplateLibrary", BrokenLibrary(failure)))
+    client = Client(cast("TemplateLibrary", BrokenLibrary(failure)))
     body = {"query": "x"} if method == "POST" else None
     with caplog.at_level(logging.ERROR):
         answered = client.ask(method, path, json=body, headers={"X-Request-ID": "id-7"})
