@@ -1,7 +1,4 @@
-"""The errors of the template API: exceptions, and a row for each code of an error response.
-
-Here too: how messages show foreign text, and ask for the name that was meant. Any thread may raise what is here.
-"""
+"""The exceptions of the template API, a row for each code of an error response, and how messages show foreign text."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -54,8 +51,6 @@ class SourceError(TemplateApiError):
         super().__init__(f"{self.where}: {self.reason}")
 
 
-_PARAMETERS = "See /openapi.json for the parameters of this API."
-_BODIES = "See /openapi.json for the body of this request."
 _LOGGED = "Try again later; the log of the server has the reason."
 
 
@@ -64,8 +59,8 @@ class ErrorCode(Enum):
     """A code of error responses: its status, what to do next, and the message of one that has the same each time."""
 
     INVALID_REQUEST = 400, "Send a well-formed HTTP/1.1 request (RFC 9112).", "The request is not well-formed"
-    INVALID_PARAMETER = 400, _PARAMETERS
-    INVALID_BODY = 400, _BODIES
+    INVALID_PARAMETER = 400, "See /openapi.json for the parameters of this API."
+    INVALID_BODY = 400, "See /openapi.json for the body of this request."
     TEMPLATE_NOT_FOUND = 404, "GET /api/templates lists the published templates with their ids and slugs."
     NOT_FOUND = 404, "The paths of this API are described at /openapi.json.", "This API has no such path"
     METHOD_NOT_ALLOWED = 405, "Use one of those in Allow."

@@ -1,8 +1,8 @@
-"""From a query string or a JSON body to what is asked for, read by the description of the API, `openapi.json`. Pure.
+"""Reads what a request asks for from its query string or JSON body, by the schemas of `openapi.json`. Pure.
 
 What breaks its schema raises `ApiError`; in each schema `x-allowed` is what messages say that a value must be. A cursor
-is the place where a page ended, with a checksum that holds for one search only, so that it cannot be used for another
-one. Query strings are as WSGI hands them over (bytes as Latin-1).
+is the place where a page ended, with a checksum of its search, so that another search refuses it. Query strings are as
+WSGI hands them over (bytes as Latin-1).
 """
 
 import json

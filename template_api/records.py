@@ -93,7 +93,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class SynonymRule:
-    """Words, or several of them together, that are also searched as others; of a group both are the same."""
+    """Words or phrases, and what is searched besides each of them. In a group of synonyms both are the same."""
 
     words: tuple[str, ...]
     meant: tuple[str, ...]
@@ -127,8 +127,8 @@ class Place:
 class Page(Generic[Of]):
     """The templates that a query asks for, how many there are in all, and where this page ended, None at the end.
 
-    `corrected` are the words of the query that others were searched for in place of, `ignored` those that the library
-    has nothing for.
+    `corrected` are the words of the query in whose place others were searched, `ignored` those that the library has
+    nothing for.
     """
 
     found: tuple[Found[Of], ...] = ()

@@ -144,10 +144,8 @@ class ReplyCache:
             ("template_api_empty_searches_total", "counter", "Searches that found nothing.", self._empty_searches),
             ("template_api_ready", "gauge", "1 while searches are answered.", ready),
         )
-        lines = [
-            f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
-        ]
-        return Reply("".join(lines).encode(), media_type=_METRICS, kept=False)
+        text = "# HELP {0} {2}\n# TYPE {0} {1}\n{0} {3}\n"
+        return Reply("".join(text.format(*row) for row in rows).encode(), media_type=_METRICS, kept=False)
 
 
 @lru_cache(64)
@@ -161,9 +159,10 @@ def _takes_gzip(accept_encoding: str | None) -> bool:
 
 
 class Resource:
-    """Answer GET, HEAD and perhaps POST of a path, by an answer that stays, or functions that make one for a request.
+    """A path, which answers GET, HEAD and perhaps POST.
 
-    `get` takes the fields of the path too; the `cache` keeps its answers where they come from the library.
+    `get` is a reply that stays the same, or makes one for a request and the fields of its path; `cache` keeps replies
+    that are made from the library. `post` makes a reply for a request.
     """
 
     def __init__(self, get: Reply | Make, post: Make | None = None, cache: ReplyCache | None = None) -> None:

@@ -76,7 +76,7 @@ def _marked(found: Found[Summary], text: str) -> str:
 
 
 def _window(text: str) -> str:
-    """Return the part of a marked text that has the most marks, from word to word."""
+    """Return the part of a marked text that has the most marks, cut between words."""
     begins = [match.start() for match in _MARKED.finditer(text)]
     densest = max(begins, key=lambda at: text.count(_BEGIN, at, at + _WINDOW), default=0)
     begin = max(0, densest - _LEAD)

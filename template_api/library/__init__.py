@@ -1,8 +1,8 @@
 """The library in its database: what is written to it, what the API reads, and the search index that follows it.
 
 Only here are sqlmodel and sqlalchemy imported, only in `postgres` psycopg. From the bottom: `models`, `postgres`;
-`database` (open, upgrade, transactions); `importing`, `indexing`; `managing` (states, checks of settings),
-`template_library`.
+`database` (open, upgrade, transactions); `classifiers`; `importing`, `indexing`; `managing` (states, checks of
+settings), `template_library`.
 """
 
 from template_api.library.database import require_database as require_database

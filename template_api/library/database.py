@@ -161,6 +161,17 @@ def bring_up(session: Session) -> None:
         _upgrade(session)
 
 
+def mark_changed(session: Session, row: TemplateRow) -> None:
+    """Note that a template changes, in a new version of the library, by which readers notice it."""
+    row.changed, row.updated_at = next_version(session), now_text()
+
+
+def next_version(session: Session) -> int:
+    """Add one to the library's version and return it; other writers wait until the transaction ends."""
+    statement = sa.update(LibraryRow).values(version=LibraryRow.version + 1).returning(col(LibraryRow.version))
+    return int(session.connection().execute(statement).scalar_one())
+
+
 def _upgrade(session: Session) -> None:
     """Make what an older database lacks, and fill it; so a column that is new must be one that may be NULL.
 
@@ -183,10 +194,8 @@ def _upgrade(session: Session) -> None:
     library = session.exec(select(LibraryRow)).one()
     # Each template counts as changed at the upgrade, so that no change is missed.
     library.schema_version, library.version = SCHEMA_VERSION, library.version + 1
-    last = ""
-    while rows := session.exec(
-        select(TemplateRow).where(TemplateRow.id > last).order_by(TemplateRow.id).limit(_AT_ONCE)
-    ).all():
+    last, some = "", select(TemplateRow).order_by(TemplateRow.id).limit(_AT_ONCE)
+    while rows := session.exec(some.where(TemplateRow.id > last)).all():
         for row in rows:
             row.updated_at = row.updated_at or now_text()
             if row.prepared is None:

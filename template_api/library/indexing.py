@@ -32,7 +32,7 @@ _CHANGED = sa.select(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a library is looked at for changes, in seconds, and how many templates are indexed at once."""
+    """How often a process looks for changes of its library, in seconds, and how many templates it indexes at once."""
 
     follow: float = 0.25  # between two looks
     first_index: float = 5.0  # that a start waits for a first index, enough for some thousands of templates
@@ -52,7 +52,7 @@ class Indexer:
     Attributes:
         ranking: the index as it is searched; None while a first one is built.
         edition: a number that grows with each state of `ranking`.
-        objects: what classifies the templates, by the facet of its id as `tag_ids:ID`; also what no template has now.
+        objects: the classifiers of templates by the facet of their id, as `tag_ids:ID`, with those not in use any more.
     """
 
     def __init__(self, engine: Engine, pace: Pace) -> None:
@@ -67,7 +67,7 @@ class Indexer:
         self.objects: dict[str, FreeForm] = {}
 
     def work(self) -> bool:
-        """Put what changed first after the index's version; return whether something is left."""
+        """Bring the oldest changes that the index lacks into it; return whether more are left."""
         with self._engine.connect() as connection:
             version, rules = connection.execute(_LIBRARY).one()
             if version == self._version:

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, delete, or_, select
 
 from template_api.errors import StartError, TemplateApiError, did_you_mean
-from template_api.library.database import connected, is_missing, opened, shown_url, writing
-from template_api.library.importing import Report, import_templates, mark_changed, next_version
+from template_api.library.database import connected, is_missing, mark_changed, next_version, opened, shown_url, writing
+from template_api.library.importing import Report, import_templates
 from template_api.library.models import Deletion, FacetRow, LibraryRow, NotebookRow, TemplateRow, columns
 from template_api.records import Status
 from template_api.sources.reading import Reading, read_templates

@@ -1,5 +1,6 @@
 """The library's tables, the same on SQLite and PostgreSQL: the one description of the schema."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,7 +19,14 @@ FILTERS: Final = {
     "tags": "tag_ids", "routes": "route_ids", "category": "category_id", "broker_version": "broker_version_ids",
 }  # fmt: skip
 """What templates are classified by: the member of `TemplateRow.facets`, and the name of the filter."""
+_NAMESPACE: Final = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
+"""Of ids that are made from slugs (UUIDv5), so that they are the same in every database."""
 _UUID = 36
+
+
+def id_from_slug(slug: str) -> str:
+    """Return the id of a template that has none of its own, by its slug; of a classifier by `kind/slug`."""
+    return str(uuid.uuid5(_NAMESPACE, slug))
 
 
 def now_text() -> str:
@@ -43,8 +51,8 @@ class TemplateRow(Table, table=True):
     `facets` are category, tags, routes and broker version, objects with `id`, `name`, `slug` and what their author has
     added. `labels` and `cells_text` are what the search reads of these and of the notebooks, `prepared` is the JSON of
     `ranking.Prepared`: all texts as the index takes them. `source_status` is the status in the source when it was last
-    imported, `digest` the hash of that source, `changed` is the library's version that this row came with, and
-    `updated_at` when that was.
+    imported, `digest` the hash of that source, `changed` is the library's version that last changed this row, and
+    `updated_at` the time of that change.
     """
 
     __tablename__ = "templates"

@@ -158,15 +158,12 @@ class TemplateLibrary:
         return Page(found, ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
     def suggest(self, text: str) -> tuple[tuple[Summary, ...], tuple[Word, ...]]:
-        """Return at most eight templates whose titles complete a text with an unfinished last word.
-
-        Beside them is what was read otherwise than typed.
-        """
+        """Return at most eight templates whose titles complete a text, and the words of it that were corrected."""
         keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
         return tuple(self._summaries(keys).values()), corrected
 
     def near(self, text: str) -> tuple[Summary, ...]:
-        """Return at most four templates with a word in the title like one of a text that nothing was found for."""
+        """Return at most four templates whose titles are like a text for which nothing was found."""
         return tuple(self._summaries(self._ranking().near(text, _NEAR)).values())
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -188,7 +185,7 @@ class TemplateLibrary:
     def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:
         """Return how many of the templates that a query finds have each facet, by its kind and id, as `tag_ids:ID`.
 
-        Those of a kind that the query filters by are counted without that filter: what choosing another one would find.
+        Facets of a kind that the query filters by are counted without that filter, as if another one was chosen.
         """
         self.current()
         ranking, chosen = self._ranking(), _filters(query)

@@ -1,7 +1,7 @@
-"""From the text of a route to what its page draws: where each event begins, what it sends and where it ends. Pure.
+"""What a template's page draws of its routes: where each event begins, what it sends and where it ends. Pure.
 
-Everything is taken from the cells that the page shows. An event whose modes hang on a variable, or that lacks what it
-needs, is not drawn; the page says how many routes are not.
+All is read from the text of the cells that the page shows. An event is not drawn if its modes depend on a variable, or
+if it lacks a setting that it needs; the page says how many routes are not drawn.
 """
 
 import json
@@ -141,9 +141,8 @@ def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow:
             headers.append(("Authorization", _made("Basic ", "USERNAME and PASSWORD")))
         elif "OAUTH2_TOKEN_URL" in config:
             headers.append(("Authorization", _made("Bearer ", f"a token of {config['OAUTH2_TOKEN_URL']}")))
-    body, payload, failed = (
-        marked(given[name]) if name in given else None for name in ("BODY", "PAYLOAD", "ERROR_TOPIC")
-    )
+    texts = [marked(given[name]) if name in given else None for name in ("BODY", "PAYLOAD", "ERROR_TOPIC")]
+    body, payload, failed = texts
     return Flow(event.name, steps, line, headers + _signature(given), payload, body, failed)
 
 

@@ -29,9 +29,7 @@ _LONGEST: Final = 200_000  # characters, 0.25 s of CPU; longer texts are shown a
 _LOWEST: Final = 6
 # Cells in other languages, and cells this long, are shown plainly: lexers search with regular expressions, of
 # which some take minutes for a text that is made for it.
-_LANGUAGES: Final = frozenset(
-    {"json", "yaml", "python", "javascript", "bash", "sh", "shell", "ini", "toml", "xml", "sql"}
-)
+_LANGUAGES: Final = ("json", "yaml", "python", "javascript", "bash", "sh", "shell", "ini", "toml", "xml", "sql")
 _LONGEST_CODE: Final = 50_000
 
 

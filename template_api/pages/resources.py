@@ -167,13 +167,7 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
     environment.filters |= {"markdown": rendered, "highlighted": highlighted, "json": _json}
-    environment.globals |= {
-        "root": root,
-        "has_playground": playground,
-        "marked": marked_text,
-        "excerpt": excerpt,
-        "curl": _curl,
-    }
+    environment.globals.update(root=root, has_playground=playground, marked=marked_text, excerpt=excerpt, curl=_curl)
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}
 
 

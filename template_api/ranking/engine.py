@@ -1,7 +1,7 @@
-"""The index in memory, and the ranking of each of its states. Posting lists and BM25 are tantivy's, the rest is ours.
+"""The search index in memory, and the search in it. tantivy keeps the words of each template and computes BM25.
 
-`SearchIndex` is written by one thread; each commit makes a new `Ranking`, which never changes: any number of threads
-may search in it at once.
+One thread writes a `SearchIndex`. Each commit makes a new `Ranking`, which never changes: any number of threads may
+search in it at once.
 """
 
 import ctypes
@@ -21,33 +21,32 @@ from template_api.ranking.vocabulary import Synonyms, Vocabulary, Words
 from template_api.records import Found, Page, Place, Sort, Word
 
 Filters = Sequence[Collection[str]]
-"""What a template must have: one facet of each filter."""
+"""A template passes if it has at least one facet of each filter."""
 
-_K1: Final = 1.2  # tantivy's, the customary value
-# The best templates are reordered by their titles. A title that is like the query raises the score by up to a fifth
-# (`title_likeness`), and one whose words the query has by up to another fifth; there rare words count more. The second
-# bonus gained up to 0.008 nDCG on three test collections.
+_K1: Final = 1.2  # of BM25, as tantivy has it: a word that comes again and again counts up to 1 + _K1 times
+# The best templates are ordered again, by their titles too. A title that is like the query raises the score by up to
+# _TITLE_BONUS (`title_likeness`). A title whose words the query has raises it by up to _TITLE_COVERED_BONUS; rare words
+# count more. That bonus gained up to 0.008 nDCG on three test collections.
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
-# The least score of a template that was found, however few words of a long query it has.
-_LEAST_SCORE: Final = 1e-6
-_FLOOR: Final = 0.1  # of the best score; a template below it only has words that hardly count
-_BITS: Final = 20  # terms that one query looks up, a bit of the score each; scores are exact up to 24 bits
-_SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may become
-# Documents are held until a part of the index is complete. With the least that tantivy takes, 15 MB, a part has 170
-# templates of 300 words, and there are so many more parts to merge.
+_LEAST_SCORE: Final = 1e-6  # of a template that was found, however few words of a long query it has
+_LEAST_SHARE: Final = 0.1  # of the best score; a template with less has only words that hardly count
+_TERMS_AT_ONCE: Final = 20  # that one query can tell apart: a bit of the score each, and a score is exact up to 24 bits
+_COMPLETED_WORDS: Final = 200  # words of titles that an unfinished word may become
+# tantivy collects documents in so much memory before it writes a part of the index. Its least, 15 MB, holds only 170
+# templates of 300 words, so that there are more parts to merge.
 _WRITER_BYTES: Final = 30_000_000
 _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class _Indexed(NamedTuple):
-    """What a template is ordered by beside its score: words of its title, folded, and their stems; its time."""
+    """A template of the index, by what orders it: its title as folded words, their stems, when it was published."""
 
     key: str
     title: str
-    terms: tuple[str, ...]
-    newest: int
+    title_terms: tuple[str, ...]
+    published: int
 
 
 class _Candidate(NamedTuple):
@@ -59,16 +58,16 @@ class _Candidate(NamedTuple):
 
 
 _ScoredAddress = tuple[float, DocAddress]
-"""A template that a query finds: its score and where it is."""
+"""What tantivy finds: the score of a template, and where the template is in the index."""
 _ORDERS: Final = {
-    Sort.RELEVANCE: lambda one: (-one.score, -one.template.newest, one.template.key),
-    Sort.NEWEST: lambda one: (-one.template.newest, one.template.key),
-    Sort.TITLE: lambda one: (one.template.title, -one.template.newest, one.template.key),
+    Sort.RELEVANCE: lambda one: (-one.score, -one.template.published, one.template.key),
+    Sort.NEWEST: lambda one: (-one.template.published, one.template.key),
+    Sort.TITLE: lambda one: (one.template.title, -one.template.published, one.template.key),
 }
 
 
 class Ranking:
-    """One state of the index: its words, its templates by their rows, and the synonyms that are searched too."""
+    """One state of the index to search in: its words, its templates by their rows, and the synonyms of words."""
 
     def __init__(
         self, searcher: Searcher, vocabulary: Vocabulary, templates: Mapping[int, _Indexed], synonyms: Synonyms
@@ -86,48 +85,47 @@ class Ranking:
         self, text: str, limit: int, offset: int = 0, filters: Filters = (), *, exact: bool = False,
         since: int | None = None, sort: Sort = Sort.RELEVANCE, place: Place | None = None,
     ) -> Page[str]:  # fmt: skip
-        """Return at most `limit` templates that have a word of the text and pass the filters, best first.
+        """Return the templates that have a word of the text and pass the filters, best first, at most `limit`.
 
         A score is a share, from 0 to 1, of the highest possible score for this text. A template that scores less than a
         tenth of the best one is left out, unless it has all rare words of the text. Of templates with equal scores the
         newest comes first, then the one with the lowest key.
 
         Without a text, `since` finds all templates that have changed since then, and sorting by title finds all; their
-        score is 0. `offset` leaves out the first ones, `place` those that were shown before. `exact` corrects no
-        words.
+        score is 0. `exact` corrects no words. `offset` leaves out the first templates; `place` leaves out those that
+        earlier pages have shown, wherever they are in the order now.
         """
         meaning = self._meaning(text, exact=exact)
-        wanted = meaning.wanted
-        takes_all = not text and (sort is Sort.TITLE or since is not None)
-        if limit < 1 or not (wanted or takes_all):
+        query_words = meaning.query_words
+        finds_all = not text and (sort is Sort.TITLE or since is not None)
+        if limit < 1 or not (query_words or finds_all):
             return Page(ignored=meaning.ignored)
-        found = self._found(self._query(text, wanted, filters, since), wanted)
-        order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
+        found = self._found(self._query(text, query_words, filters, since), query_words)
+        order = Sort.NEWEST if finds_all and sort is Sort.RELEVANCE else sort
         start = place or Place(offset)
-        # All are ordered if there is a place: a template that was shown before it may be anywhere now.
-        ordered = self._ordered(
-            found, wanted, order, len(found) if start.keys else max(start.shown + limit + 1, _REORDERED)
-        )
-        behind = {each.template.key: number for number, each in enumerate(ordered, 1)}
-        first = next((behind[key] for key in reversed(start.keys) if key in behind), start.shown)
-        hits = self._hits(ordered[first : first + limit], wanted)
-        following = start.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
-        return Page(hits, len(found), meaning.corrected, meaning.ignored, following)
+        # A template that was shown last may be anywhere now: it is looked for among all.
+        count = len(found) if start.keys else max(start.shown + limit + 1, _REORDERED)
+        ordered = self._ordered(found, query_words, order, count)
+        ends = {each.template.key: number for number, each in enumerate(ordered, 1)}
+        first = next((ends[key] for key in reversed(start.keys) if key in ends), start.shown)
+        hits = self._hits(ordered[first : first + limit], query_words)
+        next_place = start.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
+        return Page(hits, len(found), meaning.corrected, meaning.ignored, next_place)
 
     def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
-        """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
+        """Return the keys of templates whose title has a word that begins with the last word of the text.
 
-        Those come first whose titles are most like the text. Where no title has such a word, the result is that of
-        `search`. Beside the keys are the words that were read otherwise than typed.
+        They are at most `limit`, those with the titles most like the text first. If no title has such a word, the
+        result is that of `search`. Beside the keys are the words of the text that were corrected.
         """
         *before, last = words(text) or [""]
-        begun = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_SUGGESTED_WORDS)]
-        if not last or not begun:
-            ranked = self.search(text, limit)
-            return tuple(each.template for each in ranked.found), ranked.corrected
+        completed = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_COMPLETED_WORDS)]
+        if not last or not completed:
+            page = self.search(text, limit)
+            return tuple(each.template for each in page.found), page.corrected
         meaning = self._meaning(" ".join(before))
-        others = [(Occur.Should, self._clause(each)) for each in meaning.wanted]
-        query = Query.boolean_query([(Occur.Must, unscored(any_of("title", begun))), *others])
+        others = [(Occur.Should, self._clause(each)) for each in meaning.query_words]
+        query = Query.boolean_query([(Occur.Must, unscored(any_of("title", completed))), *others])
         found = self._searcher.search(query, self._searcher.num_docs).hits
         best = [each.template for each in self._ordered(found, (), Sort.RELEVANCE, _REORDERED)]
         best.sort(key=lambda each: -title_likeness(" ".join([*before, last]), each.title))
@@ -141,98 +139,109 @@ class Ranking:
         self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
     ) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet. Without a text all templates count."""
-        wanted = self._meaning(text, exact=exact).wanted
-        query = self._query(text, wanted, filters, since)
-        found = self._found(query, wanted)
+        query_words = self._meaning(text, exact=exact).query_words
+        query = self._query(text, query_words, filters, since)
+        found = self._found(query, query_words)
         result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
-        if len(found) < result.count:
+        if len(found) < result.count:  # some were left out for their score
             query = any_of("row", self._rows(found))
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
 
-    def _query(self, text: str, wanted: Sequence[QueryWord], filters: Filters, since: int | None) -> Query:
-        """Return the query for the words of a text, or for all templates where there is no text."""
-        return filtered(joined(map(self._clause, wanted)) if text else Query.all_query(), filters, since)
+    def _query(self, text: str, query_words: Sequence[QueryWord], filters: Filters, since: int | None) -> Query:
+        """Return the query for the words of a text, or for all templates if there is no text."""
+        return filtered(joined(map(self._clause, query_words)) if text else Query.all_query(), filters, since)
 
-    def _clause(self, wanted: QueryWord) -> Query:
-        """Return the query for a word. Of its options the best counts, times how often the word occurs in the text."""
+    def _clause(self, query_word: QueryWord) -> Query:
+        """Return the query for a word: its score is that of the best option, times how often the text has the word."""
         options = []
-        for option in wanted.options:
-            weight = wanted.count * option.weight / len(option.terms)  # in the place of the term's idf in BM25
+        for option in query_word.options:
+            weight = query_word.count * option.weight / len(option.terms)  # takes the place of the term's idf in BM25
             terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
             options.append(terms[0] if len(terms) == 1 else joined(terms, Occur.Must))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
-    def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_ScoredAddress]:
-        """Return what a query finds, best first, without templates that only have words that hardly count."""
+    def _found(self, query: Query, query_words: Sequence[QueryWord]) -> list[_ScoredAddress]:
+        """Return what a query finds, best first, but not the templates that only have words that hardly count."""
         found: list[_ScoredAddress] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
-        end = bisect_left(found, -_FLOOR * found[0][0], key=lambda each: -each[0]) if found and wanted else len(found)
+        if not found or not query_words:
+            return found
+        end = bisect_left(found, -_LEAST_SHARE * found[0][0], key=lambda each: -each[0])
         if end == len(found):
             return found
-        # Below the floor, those stay that have all rare words: words at least half as rare as the rarest one.
-        least = max(option.rarity for each in wanted for option in each.options) / 2
-        rare = [each for each in wanted if any(option.rarity >= least for option in each.options)]
+        # Below the least share, templates stay that have all rare words: those at least half as rare as the rarest one.
+        least = max(option.rarity for each in query_words for option in each.options) / 2
+        rare = [each for each in query_words if any(option.rarity >= least for option in each.options)]
         having_all = joined(map(self._clause, rare), Occur.Must)
-        having = set(self._rows(self._searcher.search(having_all, self._searcher.num_docs).hits))
-        others = found[end:]
-        return found[:end] + [one for one, row in zip(others, self._rows(others), strict=True) if row in having]
+        rows = set(self._rows(self._searcher.search(having_all, self._searcher.num_docs).hits))
+        below = found[end:]
+        return found[:end] + [one for one, row in zip(below, self._rows(below), strict=True) if row in rows]
 
     def _ordered(
-        self, found: Sequence[_ScoredAddress], wanted: Sequence[QueryWord], order: Sort, count: int
+        self, found: Sequence[_ScoredAddress], query_words: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
-        """Return the first `count` templates in an order. By relevance, titles reorder the best ones."""
-        end = len(found) if order is not Sort.RELEVANCE else min(count, len(found))
-        while 0 < end < len(found) and found[end][0] == found[end - 1][0]:
-            end += 1
-        found = found[:end]
+        """Return the first `count` templates in an order. For relevance the best ones are reordered by their titles."""
+        if order is Sort.RELEVANCE:
+            end = min(count, len(found))
+            while 0 < end < len(found) and found[end][0] == found[end - 1][0]:
+                end += 1  # of equal scores the newest is to come first, so all of them are compared
+            found = found[:end]
         rows = self._rows(found)
         ordered = [_Candidate(score, row, self._templates[row]) for (score, _), row in zip(found, rows, strict=True)]
         ordered.sort(key=_ORDERS[order])
-        if order is not Sort.RELEVANCE or not wanted:
+        if order is not Sort.RELEVANCE or not query_words:
             return ordered[:count]
-        query = " ".join(text for each in wanted for text in each.options[0].words)
-        asked = frozenset(term for each in wanted for term in each.options[0].terms)
-        top = []
+        query = " ".join(text for each in query_words for text in each.options[0].words)
+        asked = frozenset(term for each in query_words for term in each.options[0].terms)
+        best = []
         for each in ordered[:_REORDERED]:
-            idfs = {term: self.vocabulary.idf(term) for term in each.template.terms}
-            # How much of the title is asked for, 0 to 1, each of its words counting by its idf.
+            idfs = {term: self.vocabulary.idf(term) for term in each.template.title_terms}
             covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
             bonus = 1 + _TITLE_BONUS * title_likeness(query, each.template.title)
             bonus *= 1 + _TITLE_COVERED_BONUS * covered
-            top.append(each._replace(score=each.score * bonus))
-        return [*sorted(top, key=_ORDERS[order]), *ordered[_REORDERED:count]]
+            best.append(each._replace(score=each.score * bonus))
+        return [*sorted(best, key=_ORDERS[order]), *ordered[_REORDERED:count]]
 
-    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> tuple[Found[str], ...]:
-        """Return templates with their shares of the ideal score, and the words that they have."""
-        ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
-        ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        # One query finds out which terms each template has: a term adds a power of two to the score, so each bit of the
-        # score is a term.
-        terms = list({term for each in wanted for option in each.options for term in option.terms})
-        bits = {term: 1 << number for number, term in enumerate(terms)}
-        needed = [[(one, sum({bits[term] for term in one.terms})) for one in each.options] for each in wanted]
-        bits_of_row = {each.row: 0 for each in page}
-        for start in range(0, len(terms) if page else 0, _BITS):
-            here = terms[start : start + _BITS]
-            flags = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(here)]
-            shown = (Occur.Must, unscored(any_of("row", list(bits_of_row))))
-            query = Query.boolean_query([shown, *((Occur.Should, flag) for flag in flags)])
-            hits = self._searcher.search(query, len(page), count=False).hits
-            for (score, _), row in zip(hits, self._rows(hits), strict=True):
-                bits_of_row[row] |= int(score) << start
-        found = []
+    def _hits(self, page: Sequence[_Candidate], query_words: Sequence[QueryWord]) -> tuple[Found[str], ...]:
+        """Return templates with their scores as shares of the highest possible one, and the words that they have."""
+        highest = sum(each.count * max(option.rarity for option in each.options) for each in query_words) * (_K1 + 1)
+        highest *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
+        terms = list({term for each in query_words for option in each.options for term in option.terms})
+        terms_of_row = self._terms_of([each.row for each in page], terms)
+        hits = []
         for candidate in page:
-            has = bits_of_row[candidate.row]
-            options = [next((one for one, mask in each if has & mask == mask), None) for each in needed]
-            both = zip(wanted, options, strict=True)
-            matched = tuple(option.word(each.typed) for each, option in both if option)
-            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
-            found.append(Found(candidate.template.key, share, matched))
-        return tuple(found)
+            held = terms_of_row[candidate.row]
+            matched = []
+            for each in query_words:
+                option = next((one for one in each.options if held.issuperset(one.terms)), None)
+                if option is not None:
+                    matched.append(option.word(each.typed))
+            share = min(1.0, max(round(candidate.score / highest, 6), _LEAST_SCORE)) if query_words else 0.0
+            hits.append(Found(candidate.template.key, share, tuple(matched)))
+        return tuple(hits)
+
+    def _terms_of(self, rows: Sequence[int], terms: Sequence[str]) -> dict[int, set[str]]:
+        """Return which of some terms each template has, by its row.
+
+        tantivy says no more of a template than its score. So each term adds a power of two of its own to the score: one
+        bit of the score for each term.
+        """
+        found: dict[int, set[str]] = {row: set() for row in rows}
+        for start in range(0, len(terms) if rows else 0, _TERMS_AT_ONCE):
+            part = terms[start : start + _TERMS_AT_ONCE]
+            powers = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(part)]
+            query = Query.boolean_query(
+                [(Occur.Must, unscored(any_of("row", rows))), *((Occur.Should, power) for power in powers)]
+            )
+            hits = self._searcher.search(query, len(rows), count=False).hits
+            for (score, _), row in zip(hits, self._rows(hits), strict=True):
+                found[row].update(term for bit, term in enumerate(part) if int(score) >> bit & 1)
+        return found
 
     def _rows(self, found: Sequence[_ScoredAddress]) -> list[int]:
+        """Return the rows of templates, in one read of the index."""
         rows = self._searcher.fast_field_values("row", [address for _, address in found])
         return [int(row or 0) for row in rows]
 
@@ -243,8 +252,8 @@ class SearchIndex:
     def __init__(self) -> None:
         self._index = Index(schema())
         self._index.config_reader("manual")
-        self._writer: IndexWriter | None = None  # from the first change to its commit: it holds 25 MB
-        self._added = set(STOP_WORDS)  # words, since the last commit
+        self._writer: IndexWriter | None = None  # from the first change to its commit, since it holds 25 MB
+        self._new_words = set(STOP_WORDS)  # since the last commit
         self._templates: dict[int, _Indexed] = {}
         self._rows: dict[str, int] = {}
         self._next_row = 0
@@ -265,7 +274,7 @@ class SearchIndex:
         terms = dict.fromkeys(term for term in map(stem, texts.title.split()) if term not in STOP_STEMS)
         self._rows[document.key] = row
         self._templates[row] = _Indexed(document.key, texts.title, tuple(terms), _microseconds(document.published_at))
-        self._added.update(texts.words.split())
+        self._new_words.update(texts.words.split())
 
     def remove(self, key: str) -> None:
         """Remove the document with this key, if there is one, from the next commit on."""
@@ -281,10 +290,10 @@ class SearchIndex:
         writer.wait_merging_threads()
         self._index.reload()
         searcher = self._index.searcher()
-        vocabulary = Vocabulary(searcher, Words(self._added, self.ranking.vocabulary.spelling))
+        vocabulary = Vocabulary(searcher, Words(self._new_words, self.ranking.vocabulary.spelling))
         self.ranking = Ranking(searcher, vocabulary, self._templates.copy(), NO_SYNONYMS)
-        self._added = set()
-        if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # glibc kept 90 MB after 10,000 templates
+        self._new_words = set()
+        if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # else glibc keeps 90 MB after 10,000 templates
             _LIBC.malloc_trim(0)
 
     def _writing(self) -> IndexWriter:

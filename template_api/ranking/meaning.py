@@ -73,7 +73,7 @@ class QueryWord:
 class Meaning:
     """What a query means: its words that the library can match, in order, and those that it has nothing for."""
 
-    wanted: tuple[QueryWord, ...] = ()
+    query_words: tuple[QueryWord, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class Meaning:
         The parts of one word are together.
         """
         changed: dict[str, Word] = {}
-        for each in self.wanted:
+        for each in self.query_words:
             doubted = next((option for option in each.options if option.origin is Origin.DOUBTED), None)
             option = doubted if each.is_typed else each.options[0]
             if option is not None:
@@ -146,7 +146,7 @@ class _Reader:
             at += length
 
     def _phrase(self, at: int) -> tuple[int, tuple[QueryWord, ...]] | None:
-        """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
+        """Return the longest phrase of synonyms that begins here: its number of words, two or more, and its meaning."""
         for length in range(min(self._synonyms.longest, len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
             if self._synonyms.has(phrase) and (meant := self._meant(phrase)):
@@ -158,7 +158,7 @@ class _Reader:
         return None
 
     def _word(self, at: int) -> tuple[int, tuple[QueryWord, ...]]:
-        """Return how many words from here are one, and what it means."""
+        """Return what the word here means, after the number of words that it takes: 2 if a space divides it."""
         word, last = self._typed[at], at == len(self._typed) - 1
         if word in self._dropped:
             return 1, ()
@@ -187,7 +187,7 @@ class _Reader:
         return () if term is None else (Option((word,), origin, self._vocabulary.idf(term)),)
 
     def _likelier(self, word: str, options: Sequence[Option]) -> tuple[Option, ...]:
-        """Return what is much commoner and may be meant by a known word, as the library may misspell it once."""
+        """Return the much commoner words that a known word may be misspelt for, in the library and in the query."""
         if self._synonyms.has([word]) or self._doubted == _MOST_DOUBTED:
             return ()
         likelier = self._vocabulary.likelier(word)
@@ -200,7 +200,7 @@ class _Reader:
         return self._weighed(meant[:_SYNONYMS], Origin.SYNONYM, options)
 
     def _weighed(self, meanings: Sequence[Phrase], origin: Origin, before: Sequence[Option] = ()) -> tuple[Option, ...]:
-        """Return options as rare as the commonest of them, and at most as rare as those before."""
+        """Return meanings as options that all have the rarity of the commonest, at most that of the options before."""
         rarities = [max(self._vocabulary.idf(stem(word)) for word in each) for each in meanings]
         rarity = min([*rarities, *(option.rarity for option in before)], default=0.0)
         return tuple(Option(each, origin, rarity) for each in meanings)

@@ -23,8 +23,8 @@ _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
 _FORMS: Final = 5  # words compared for each completion: several are forms of one word
 SHORTEST_PART: Final = 3
-# A word may be misspelt in the library: if it has at least so many letters, and a near word is in so many times as many
-# templates.
+# A word of the library is doubted, as perhaps misspelt there, if it has at least so many letters and a near word is in
+# so many times as many templates.
 SHORTEST_DOUBTED: Final = 5
 _MUCH_COMMONER: Final = 5
 _RARE: Final = 2
@@ -39,7 +39,7 @@ _UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae",
 
 
 class Words:
-    """Some folded words that misspellings are compared with, and perhaps those of another set. Immutable."""
+    """A set of folded words that misspellings are compared with; `others` are in it too. Immutable."""
 
     def __init__(self, words: Iterable[str] = (), others: "Words | None" = None) -> None:
         added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
@@ -54,7 +54,7 @@ class Words:
         return word in self.by_form.get((word[:1], len(word)), ())
 
     def nearest(self, word: str, passes: Callable[[str], bool] = bool) -> tuple[list[str], int]:
-        """Return the words fewest edits from a misspelt one, of those that pass, and how many edits these are."""
+        """Return the words that pass with the fewest edits from a misspelt one, and how many edits these are."""
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
         near = self.slips(word, most) if most else {}
         if most and not (word[0].isdigit() or word[1].isdigit()):
@@ -69,7 +69,7 @@ class Words:
         return sorted(each for each, edits in passed.items() if edits == least), least
 
     def slips(self, word: str, most: int = 1) -> dict[str, int]:
-        """Return the words at most so many edits away, with these, that have the same first letter and digits."""
+        """Return the words at most so many edits away with the same first letter and digits, each with its edits."""
         digits = _digits(word)
         lengths = range(len(word) - most, len(word) + most + 1)
         near = chain.from_iterable(within(word, self.by_form.get((word[0], length), ()), most) for length in lengths)
@@ -134,7 +134,7 @@ class Vocabulary:
         return self._commonest([each for each in near if each not in STOP_WORDS], _CANDIDATES), edits
 
     def likelier(self, word: str) -> Phrase | None:
-        """Return the much commoner word, or two run together, that a word may be a slip for; None if it is not rare."""
+        """Return what a rare word may be misspelt for: a much commoner word, or two run together; None if not rare."""
         frequency = self.frequency(stem(word))
         if frequency > _RARE + self._size // _RARE_ONE_IN:
             return None

@@ -50,12 +50,9 @@ _LIMITS: dict[str, Any] = {
 
 
 def serve(
-    settings: Settings,
-    threads: int = DEFAULT_THREADS,
-    access_log: str | None = None,
-    socket_fd: int | None = None,
-    link_fd: int | None = None,
-) -> None:
+    settings: Settings, threads: int = DEFAULT_THREADS, access_log: str | None = None,
+    socket_fd: int | None = None, link_fd: int | None = None,
+) -> None:  # fmt: skip
     """Serve the API until a signal or the supervisor ends it.
 
     `access_log` is a file, `-` for standard output. A supervisor hands over its listening socket and its link.

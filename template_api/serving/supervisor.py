@@ -38,18 +38,14 @@ class Supervisor:
     Args:
         listening: the bound socket that the child serves; stays open in this process.
         environment: the settings, as environment variables of the child.
-        stop_seconds: how long it may take to stop; it gives its requests 5.
-        backoff: when it is started again; at once by default, then after 1, 2, 4 ... 30 s.
+        stop_seconds: how long the child may take to stop; it gives its requests 5.
+        backoff: when the child is started again; by default at once, then after 1, 2, 4 ... 30 s.
     """
 
     def __init__(
-        self,
-        listening: socket.socket,
-        environment: Mapping[str, str],
-        *,
-        stop_seconds: float = 8,
+        self, listening: socket.socket, environment: Mapping[str, str], *, stop_seconds: float = 8,
         backoff: Backoff | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._listening = listening
         self._environment = environment
         self._stop_seconds = stop_seconds

@@ -93,7 +93,7 @@ def _read_folders(root: Path, files: list[Path], unreadable: list[SourceError]) 
 
 @contextmanager
 def noting(faults: list[SourceError], where: str) -> Iterator[None]:
-    """Add what is wrong to the faults, with its own place or this one, and go on behind the block."""
+    """Add an error of the block to the faults, at its own place or else at `where`, and go on after the block."""
     try:
         yield
     except SourceError as exc:
@@ -152,15 +152,12 @@ def _read_lines(file: Path) -> Iterator[Reading]:
 
 
 def _validate(
-    reading: Reading,
-    members: Mapping[str, Any],
-    lines: Mapping[str, int],
-    found: list[tuple[int, str]],
+    reading: Reading, members: Mapping[str, Any], lines: Mapping[str, int], found: list[tuple[int, str]],
     cells: Mapping[str, str | None] | None = None,
-) -> None:
-    """Make the source of what an author wrote, or add its faults to those found, in the order of their lines.
+) -> None:  # fmt: skip
+    """Make the source of a reading from its members, or add its faults and those `found`, in the order of their lines.
 
-    A key that is nearly a known one is warned of; other unknown ones are what authors keep for other programs.
+    An unknown key that is near to a known one gets a warning; authors may keep any other for other programs.
     """
     file, _, first = reading.where.rpartition(":")
     try:
