@@ -1,23 +1,34 @@
-"""Defects, amqtt 0.12.1: acknowledged messages are lost when a connection ends; refused clients overwrite sessions.
+"""The connections of clients, from CONNECT to the end: which steps of amqtt 0.12.1 are replaced, and why.
 
-- amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. A DISCONNECT, or the end of the
-  stream, overtakes this queue: of 500 acknowledged messages 3 are passed on. The end of the stream also cancels the
-  work on the last packets: if a DISCONNECT is among them, the client's will is sent all the same. A failed write has
-  the same effect, and logs a stack trace for each PUBACK. A topic plugin that fails for one message loses all messages
-  behind it. Mended: `ClientHandler` reports the end of its connection after it has acted on all packets, and keeps its
-  queue; the connection ends when the queue is empty. A topic plugin that fails loses only that message.
-- A CONNECT first gets the session of its client id, with subscriptions, will and credentials, and is authenticated
-  then. So a refused client has overwritten them, and has ended the connection of the rightful client. Mended: a CONNECT
-  is authenticated with a new session. Only then is the earlier connection ended, and the client gets the old session if
-  it asks for it.
-- If a client connects again and continues its session, amqtt ends the earlier connection, but sends the will of the
-  later one. If it asks for a new session, amqtt leaves the earlier connection open (MQTT-3.1.4-2). Mended with the
-  defect before.
-- Each packet is written by a system call of its own, which costs more than everything else that the packet needs.
-  Mended: the packets of a busy connection are gathered.
-- A SUBSCRIBE overtakes an UNSUBSCRIBE of the same topic filter that came first, so the client has no subscription in
+The life of a connection; names in capitals are steps of amqtt (`Steps`):
+
+1. READ_CONNECT reads the CONNECT: here with a new session and a `ClientHandler`, also if the client has a session.
+2. SERVE_CLIENT is `serve_client`. It authenticates the client, ends an earlier connection with its client id, and calls
+   amqtt's step. That asks AUTHENTICATE once more (`admit`), attaches the handler, and sends CONNACK.
+3. The handler reads packets, and acknowledges them. It queues messages and subscriptions.
+4. SERVE_PACKETS is `pass_on`. It does what is queued, in order: DELIVER, SUBSCRIBE_ALL or UNSUBSCRIBE_ALL.
+5. When nothing more is read, `_Connections._end` waits until the queue is empty. END_CONNECTION follows, and the will.
+6. At the shutdown END_FORWARDING is `give_up_all`, which drops what is still queued.
+
+The defects:
+
+- *Acknowledged messages are lost.* amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. A
+  DISCONNECT, or the end of the stream, overtakes this queue: of 500 acknowledged messages 3 are passed on. The end of
+  the stream also cancels the work on the last packets, so a DISCONNECT among them is forgotten, and the client's will
+  is sent all the same. A failed write has the same effect, and logs a stack trace for each PUBACK. A topic plugin that
+  fails for one message loses all messages behind it. Mended: the end of a connection is noted once all its packets are
+  in the queue, and the connection ends when the queue is empty. A topic plugin that fails loses only that message.
+- *A refused client changes the session of another client.* amqtt first gives a CONNECT the session of its client id,
+  changes the session's will and credentials, ends the earlier connection, and authenticates then. Mended: the client is
+  authenticated with a new session. Only then is the earlier connection ended, and the old session continued if the
+  client asks for it.
+- *A take-over sends the wrong will*, that of the later connection. If the client asks for a new session, amqtt leaves
+  the earlier connection open (MQTT-3.1.4-2). Mended by the same order.
+- *A SUBSCRIBE overtakes an UNSUBSCRIBE* of the same topic filter that came first, so the client has no subscription in
   the end. Also, each message costs a task and an `asyncio.wait` for four, a sixth of the broker's time. Mended: one
-  task takes messages and subscriptions from one queue, in the order of the packets.
+  task does what is in the queue.
+- *Each packet is written by a system call of its own*, which costs more than everything else that the packet needs.
+  Mended: the packets of a busy connection are gathered.
 
 Upstream: https://github.com/Yakifo/amqtt/pull/89 brought the take-over; no issue is known.
 """
@@ -53,9 +64,9 @@ _END_SECONDS: Final = 1.0  # how long the end of a connection waits for amqtt's 
 _QUEUING_ITERATIONS: Final = 2  # of the loop, until the message of a packet is in the queue: two after a PUBREL
 _YIELDED_ITERATIONS: Final = 2  # of the loop, for other clients and the bridge, after each message of a client
 _QUIET_SECONDS: Final = 1.0  # between two lines about topic plugins that fail
+# An ACL is given up after so many looks in a row at a queue in which nothing was done. A process that was suspended for
+# a minute has looked once in this minute, and gives up nothing.
 _LOOK_SECONDS: Final = 1.0
-# Messages are given up after so many looks in a row without progress. A process that was suspended for a minute has
-# looked once in this minute, and gives up nothing.
 _MOST_LOOKS: Final = 10
 # A connection is busy while so many packets are written within so many seconds. Its packets are gathered, and written
 # together in a lull of the loop, or when they have so many bytes.
@@ -72,11 +83,7 @@ _handlers: "WeakKeyDictionary[Any, set[ClientHandler]]" = WeakKeyDictionary()
 
 
 def mend(broker: Any) -> None:
-    """Replace the steps that begin and end a connection, and pass on each message with the rights of its publisher.
-
-    amqtt ends a connection that publishes on a topic which clients may not use. What the client has sent behind that
-    message was acknowledged, so it is passed on first.
-    """
+    """Replace the steps of amqtt that begin, serve and end a connection."""
     _Connections(broker, _handlers.setdefault(broker, set()))
 
 
@@ -85,8 +92,140 @@ def handlers(broker: Any) -> list["ClientHandler"]:
     return list(_handlers.get(broker, ()))
 
 
+class _Connections:
+    """The connections of a broker: begins and ends each of them.
+
+    Args:
+        broker: The broker.
+        handlers: Those of its connections, kept up to date here.
+    """
+
+    def __init__(self, broker: Any, handlers: set["ClientHandler"]) -> None:
+        self._broker = broker
+        self._handlers = handlers
+        self._failed = LineLimit(_QUIET_SECONDS)
+        self._latest: dict[str | None, ClientHandler] = {}  # by client id
+        amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
+        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
+        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self.admit)
+        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self.serve_packets)
+        self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
+        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self.give_up_all)
+
+    async def serve_client(
+        self, reader: Any, writer: Any, session: Session, handler: "ClientHandler", server: Any, listener_name: str
+    ) -> None:
+        """Authenticate a client, serve its connection, and end it."""
+        if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
+            handler.attach(session, reader, writer)
+            await handler.mqtt_connack_authorize(False)
+            await writer.close()
+            return
+        session = await self._take_over(session)
+        handler.publisher = amqtt_broker.copy_of(session)
+        self._handlers.add(handler)
+        self._latest[session.client_id] = handler
+        # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
+        serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
+        try:
+            await asyncio.sleep(0)  # `serving` attaches the handler, which cannot be stopped before
+            await asyncio.wait((serving, handler.reading_ended), return_when=asyncio.FIRST_COMPLETED)
+            await self._end(session, handler, serving)
+        finally:
+            serving.cancel()
+            self._handlers.discard(handler)
+            if self._latest.get(session.client_id) is handler:
+                del self._latest[session.client_id]
+            handler.connection_ended.set()
+        if serving.done() and not serving.cancelled():
+            serving.result()
+
+    async def _take_over(self, newcomer: Session) -> Session:
+        """End the earlier connection of an authenticated client, and return the session for the new one.
+
+        The earlier connection ends as if its client had gone: its messages are passed on before those of the new
+        connection, and its will is sent, with the rights of its own user. If that takes more than two seconds, the new
+        connection is served beside it.
+        """
+        sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
+        try:
+            async with asyncio.timeout(_TAKE_OVER_SECONDS):
+                while (earlier := self._latest.get(client_id)) is not None:
+                    await earlier.handle_connection_closed()
+                    await earlier.connection_ended.wait()
+        except TimeoutError:
+            # Several new connections may have waited for the same earlier one. The last of them gets the client id.
+            if (earlier := self._latest.get(client_id)) is not None:
+                await earlier.handle_connection_closed()
+        if newcomer.clean_session:
+            await amqtt_broker.delete_session(self._broker, client_id)
+            return newcomer
+        if client_id is None or client_id not in sessions:
+            return newcomer
+        session, _ = sessions[client_id]
+        for name in _OF_THE_CONNECTION:
+            setattr(session, name, getattr(newcomer, name))
+        session.attributes = session.attributes | newcomer.attributes
+        session.parent = 1
+        return session
+
+    async def admit(self, session: Session, _listener: Any) -> bool:
+        """Return True: `serve_client` has authenticated the client.
+
+        A session that an earlier connection still has is disconnected. Otherwise amqtt would end the connection that
+        has the client id by now, which may be a later one.
+        """
+        if session.transitions.is_connected():
+            session.transitions.disconnect()
+        return True
+
+    async def serve_packets(self, _: Session, handler: "ClientHandler") -> None:
+        """Do what the packets of a client ask, until its connection ends."""
+        await handler.pass_on(self._broker, self._failed)
+
+    async def _end(self, session: Session, handler: "ClientHandler", serving: "asyncio.Task[Any]") -> None:
+        """End a connection after its messages have been passed on. Without a DISCONNECT its will is sent."""
+        await amqtt_broker.stop_handler(self._broker, handler)
+        if not self._is_taken_over(session, handler):
+            session.transitions.disconnect()  # first: amqtt then keeps what is published for the client
+        reason = "its connection failed" if serving.done() else await handler.wait_until_passed()
+        if left := handler.messages_left:
+            client = loggable(session.client_id or "")
+            log.warning("%s: %d acknowledged message(s) are dropped: %s", client, left, reason)
+        handler.finish()
+        if not (await asyncio.wait((serving,), timeout=_END_SECONDS))[0]:
+            serving.cancel()
+            await asyncio.wait((serving,), timeout=_END_SECONDS)
+        if not self._is_taken_over(session, handler):
+            session.will_flag = False  # amqtt's step sends no will
+            await self._end_as_amqtt(session, handler, handler.reading_ended)
+        publisher, has_disconnected = handler.publisher, isinstance(handler.reading_ended.result(), DisconnectPacket)
+        if publisher is not None and publisher.will_flag and not has_disconnected:
+            await send_will(self._broker, publisher)
+
+    def _is_taken_over(self, session: Session, handler: "ClientHandler") -> bool:
+        """Return whether a later connection has the session, since this connection did not end in time."""
+        present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
+        return present is session and its_handler is not handler
+
+    async def give_up_all(self) -> None:
+        """Drop the messages of all connections, wait for the ends of these, and end forwarding."""
+        left = list(self._handlers)
+        for handler in left:
+            handler.give_up()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                for handler in left:
+                    await handler.connection_ended.wait()
+        await self._end_forwarding()
+
+
 class ClientHandler(BrokerProtocolHandler):
-    """The handler of a client's connection, which keeps the client's messages until they have been passed on."""
+    """The handler of a client's connection: it reads packets, acknowledges them, and queues what they ask.
+
+    amqtt calls the methods `handle_...` for each packet, in a task that only reads. `pass_on` does what is in the
+    queue, in a task of its own.
+    """
 
     def __init__(self, plugins_manager: Any) -> None:
         super().__init__(plugins_manager)
@@ -102,30 +241,27 @@ class ClientHandler(BrokerProtocolHandler):
         """
         self.messages_passed = 0
         """How many messages have been passed on."""
-        self._unpassed: asyncio.Queue[Any] = asyncio.Queue()  # items: messages and subscriptions, in order
-        self._subscriptions_left = 0  # how many of the items are subscriptions
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()  # items: messages and subscriptions; None at the end
+        self._queued_subscriptions = 0  # how many items are subscriptions; amqtt queues the messages itself
         self._items_done = 0
-        self._in_hand = 0  # 1 while an item is passed on, else 0
+        self._in_hand = 0  # 1 while an item is done, else 0
         self._is_finished = False  # `pass_on` ends
-        self._waiting: asyncio.Future[None] | None = None  # for the last message
         self._is_given_up = False  # the messages that are left are dropped
-
-    @property
-    def messages_left(self) -> int:
-        """Return how many messages have not been passed on."""
-        return self._unpassed.qsize() + self._in_hand - self._subscriptions_left
+        self._waiting: asyncio.Future[None] | None = None  # of `wait_until_passed`, for the last item
 
     def attach(self, session: Session, reader: ReaderAdapter, writer: WriterAdapter) -> None:
-        """Attach a session to its connection; the messages that it receives enter the queue of this handler."""
+        """Attach a session to its connection; amqtt queues the session's messages in the queue of this handler."""
         super().attach(session, _PatientReader(reader), _Writer(writer))
-        session.delivered_message_queue = self._unpassed
+        session.delivered_message_queue = self._queue
 
     async def stop(self) -> None:
         """Stop reading and close the connection; keep the messages that have not been passed on."""
         await self.handle_disconnect(None)
         await super().stop()
-        if self.session is not None and self.session.delivered_message_queue is self._unpassed:
+        if self.session is not None and self.session.delivered_message_queue is self._queue:
             self.session.delivered_message_queue = asyncio.Queue()  # one that amqtt may clear
+
+    # What amqtt calls for a packet.
 
     async def handle_disconnect(self, disconnect: DisconnectPacket | None) -> None:
         """Set the result of `reading_ended`; the first call counts."""
@@ -148,8 +284,8 @@ class ClientHandler(BrokerProtocolHandler):
         self._queue_subscriptions(await self.get_next_pending_unsubscription())
 
     def _queue_subscriptions(self, subscriptions: Any) -> None:
-        self._subscriptions_left += 1
-        self._unpassed.put_nowait(subscriptions)
+        self._queued_subscriptions += 1
+        self._queue.put_nowait(subscriptions)
 
     async def handle_publish(self, publish_packet: PublishPacket) -> None:
         """Queue a message, and acknowledge it unless the connection ends meanwhile."""
@@ -161,6 +297,13 @@ class ClientHandler(BrokerProtocolHandler):
         with contextlib.suppress(ProtocolHandlerError):
             await super().handle_pingreq(pingreq)
 
+    # What is queued.
+
+    @property
+    def messages_left(self) -> int:
+        """Return how many messages have not been passed on."""
+        return self._queue.qsize() + self._in_hand - self._queued_subscriptions
+
     async def pass_on(self, broker: Any, failed: LineLimit) -> None:
         """Pass on messages, and subscribe, in the order of the client's packets, until `finish`.
 
@@ -169,7 +312,7 @@ class ClientHandler(BrokerProtocolHandler):
             failed: Limits the log of topic plugins that fail.
         """
         deliver = amqtt_broker.present(broker, Steps.DELIVER)
-        while not self._is_finished and (item := await self._unpassed.get()) is not None:
+        while not self._is_finished and (item := await self._queue.get()) is not None:
             self._in_hand = 1
             if isinstance(item, ApplicationMessage):
                 try:
@@ -179,29 +322,29 @@ class ClientHandler(BrokerProtocolHandler):
                     if count := failed.count():
                         log.exception("%d acknowledged message(s) were not passed on; the last one failed so", count)
                 self.messages_passed += 1
-                if not goes_on:
+                if not goes_on:  # a topic that clients may not use; the messages behind this one are passed on, too
                     await self.handle_connection_closed()
             else:
                 step = Steps.SUBSCRIBE_ALL if isinstance(item, Subscription) else Steps.UNSUBSCRIBE_ALL
                 await amqtt_broker.present(broker, step)(self.session, self, _Finished(item))
-                self._subscriptions_left -= 1
+                self._queued_subscriptions -= 1
             self._in_hand = 0
             self._items_done += 1
-            self._unpassed.task_done()
+            self._queue.task_done()
             for _ in range(_YIELDED_ITERATIONS):
                 await asyncio.sleep(0)
 
     def finish(self) -> None:
-        """End `pass_on` after its present step."""
+        """End `pass_on` after its present item."""
         self._is_finished = True
-        self._unpassed.put_nowait(None)
+        self._queue.put_nowait(None)
 
     async def wait_until_passed(self) -> str:
         """Wait until no message is left, or until they are given up; return the reason for that.
 
         Messages are given up when the broker ends, or when the ACL answers about nothing for ten seconds.
         """
-        waiting = self._waiting = asyncio.ensure_future(self._unpassed.join())
+        waiting = self._waiting = asyncio.ensure_future(self._queue.join())
         looks, done = _MOST_LOOKS, self._items_done
         while looks and not (self._is_given_up or waiting.done()):
             await asyncio.wait((waiting,), timeout=_LOOK_SECONDS)
@@ -316,127 +459,3 @@ class _Writer(WriterAdapter):
         gathered, self._gathered, self.gathered_bytes = self._gathered, [], 0
         if gathered and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(gathered))
-
-
-class _Connections:
-    """Begins and ends the connections of a broker: steps of amqtt, replaced. `handlers` serve the present ones."""
-
-    def __init__(self, broker: Any, handlers: set[ClientHandler]) -> None:
-        self._broker = broker
-        self._handlers = handlers
-        self._failed = LineLimit(_QUIET_SECONDS)
-        self._latest: dict[str | None, ClientHandler] = {}  # by client id
-        self._admitted: set[int] = set()  # `id()` of each authenticated session about which amqtt will ask
-        amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
-        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
-        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self.is_admitted)
-        self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
-        amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self.serve_packets)
-        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self.give_up_all)
-
-    async def serve_client(
-        self, reader: Any, writer: Any, session: Session, handler: ClientHandler, server: Any, listener_name: str
-    ) -> None:
-        """Authenticate a client, serve its connection, and end it."""
-        if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
-            handler.attach(session, reader, writer)
-            await handler.mqtt_connack_authorize(False)
-            await writer.close()
-            return
-        session = await self._session_of(session)
-        handler.publisher = amqtt_broker.copy_of(session)
-        self._admitted.add(id(session))
-        self._handlers.add(handler)
-        self._latest[session.client_id] = handler
-        # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
-        serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
-        try:
-            await asyncio.sleep(0)  # `serving` attaches the handler, which cannot be stopped before
-            await asyncio.wait((serving, handler.reading_ended), return_when=asyncio.FIRST_COMPLETED)
-            await self._end(session, handler, serving)
-        finally:
-            serving.cancel()
-            self._admitted.discard(id(session))
-            self._handlers.discard(handler)
-            if self._latest.get(session.client_id) is handler:
-                del self._latest[session.client_id]
-            handler.connection_ended.set()
-        if serving.done() and not serving.cancelled():
-            serving.result()
-
-    async def serve_packets(self, _: Session, handler: ClientHandler) -> None:
-        """Pass on what a client has sent, until its connection ends."""
-        await handler.pass_on(self._broker, self._failed)
-
-    async def is_admitted(self, session: Session, listener: Any) -> bool:
-        """Return whether a client may connect; amqtt asks again about clients that `serve_client` has authenticated."""
-        if id(session) in self._admitted:
-            self._admitted.discard(id(session))
-            return True
-        return bool(await self._authenticate(session, listener))
-
-    async def _session_of(self, newcomer: Session) -> Session:
-        """End the earlier connection of an authenticated client, and return the session for the new one.
-
-        The earlier connection ends as if its client had gone: its will is sent, with the rights of its own user, and
-        its messages are passed on before those of the new connection. If that takes more than two seconds, the new
-        connection is served beside it.
-        """
-        sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
-        try:
-            async with asyncio.timeout(_TAKE_OVER_SECONDS):
-                while (earlier := self._latest.get(client_id)) is not None:
-                    await earlier.handle_connection_closed()
-                    await earlier.connection_ended.wait()
-        except TimeoutError:
-            # Several new connections may have waited for the same earlier one. The last of them gets the client id.
-            if (earlier := self._latest.get(client_id)) is not None:
-                await earlier.handle_connection_closed()
-        if newcomer.clean_session:
-            await amqtt_broker.delete_session(self._broker, client_id)
-            return newcomer
-        if client_id is None or client_id not in sessions:
-            return newcomer
-        session, _ = sessions[client_id]
-        for name in _OF_THE_CONNECTION:
-            setattr(session, name, getattr(newcomer, name))
-        session.attributes = session.attributes | newcomer.attributes
-        session.parent = 1
-        return session
-
-    async def _end(self, session: Session, handler: ClientHandler, serving: "asyncio.Task[Any]") -> None:
-        """End a connection after its messages have been passed on. Without a DISCONNECT its will is sent."""
-        await amqtt_broker.stop_handler(self._broker, handler)
-        if not self._is_taken_over(session, handler):
-            session.transitions.disconnect()  # first: amqtt then keeps what is published for the client
-        reason = "its connection failed" if serving.done() else await handler.wait_until_passed()
-        left = handler.messages_left
-        handler.finish()
-        if not (await asyncio.wait((serving,), timeout=_END_SECONDS))[0]:
-            serving.cancel()
-            await asyncio.wait((serving,), timeout=_END_SECONDS)
-        if left:
-            client = loggable(session.client_id or "")
-            log.warning("%s: %d acknowledged message(s) are dropped: %s", client, left, reason)
-        if not self._is_taken_over(session, handler):
-            session.will_flag = False
-            await self._end_as_amqtt(session, handler, handler.reading_ended)
-        publisher, has_disconnected = handler.publisher, isinstance(handler.reading_ended.result(), DisconnectPacket)
-        if publisher is not None and publisher.will_flag and not has_disconnected:
-            await send_will(self._broker, publisher)
-
-    def _is_taken_over(self, session: Session, handler: ClientHandler) -> bool:
-        """Return whether a later connection has the session; it got it when this one did not end in time."""
-        present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
-        return present is session and its_handler is not handler
-
-    async def give_up_all(self) -> None:
-        """Drop the messages of all connections, wait for the ends of these, and end forwarding."""
-        left = list(self._handlers)
-        for handler in left:
-            handler.give_up()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                for handler in left:
-                    await handler.connection_ended.wait()
-        await self._end_forwarding()

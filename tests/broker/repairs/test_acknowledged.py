@@ -45,6 +45,7 @@ from tests.support.publishing import (
 from tests.support.waiting import SECONDS, eventually
 
 CONNECTED = b"\x20\x02\x00\x00"
+PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
 
 @pytest.fixture
@@ -347,20 +348,31 @@ def test_a_take_over_that_waits_too_long_drops_nothing_and_each_message_has_its_
 
 @each_session
 def test_of_several_that_wait_to_take_over_the_last_one_stays(
-    named: Host, rights: type[Rights], monkeypatch: pytest.MonkeyPatch, clean: bool
+    named: Host, rights: type[Rights], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clean: bool
 ) -> None:
+    """All have waited too long when the broker, which was suspended, looks again."""
     monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.5)
     first = user(named, "ann", clean=clean)
     publish_acknowledged(first, [b"1"], "in/slow/ann")
     assert rights.asked.wait(SECONDS)
+    (handler,) = connections.handlers(named.broker)
     with contextlib.ExitStack() as stack:
         stack.enter_context(first.sock)
         later = [stack.enter_context(socket.create_connection(("127.0.0.1", named.mqtt_port))) for _ in range(4)]
         for sock in later:
             sock.settimeout(SECONDS)
             sock.sendall(connect_packet("ann", login=("ann", "ann"), clean=clean))
-        assert later[-1].recv(1) == CONNECTED[:1]  # the others may be closed before they are answered
+        eventually(lambda: len(handler.connection_ended._waiters) == 4, "not all wait")
+        with named.standing_still():
+            threading.Event().wait(0.6)
+        assert later[-1].recv(4) == bytes([0x20, 2, not clean, 0])  # the others may be closed before they are answered
         eventually(lambda: len(connections.handlers(named.broker)) == 2, "more than the last one stay")
+        session, last = named.broker._sessions["ann"]
+        assert last in connections.handlers(named.broker)
+        assert session.transitions.is_connected()
+        later[-1].sendall(PINGREQ)
+        assert later[-1].recv(2) == PINGRESP
+    assert "already connected" not in caplog.text, "amqtt takes over, too, and may end a later connection"
 
 
 def test_messages_for_a_client_that_has_gone_are_kept_while_its_own_are_passed_on(
