@@ -189,9 +189,7 @@ def server_route(name: str = "Intake") -> str:
 
 def admin_with_token(host: Host) -> Admin:
     """Return the admin port of a broker, asked with its token."""
-    port = host.admin_port
-    assert port is not None
-    return Admin(port, _BEARER)
+    return Admin(admin_of(host).port, _BEARER)
 
 
 def post(admin: Admin, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:

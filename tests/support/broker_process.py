@@ -1,12 +1,11 @@
 """A broker in a process of its own, on a fixed port, so that a test can kill it and start it again."""
 
 import json
-import signal
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.commands import accepts
 from tests.support.embedded_broker import ANONYMOUS, PLUGIN
 from tests.support.forked import AMQTT, Forked
 from tests.support.ports import free_port
@@ -14,7 +13,7 @@ from tests.support.waiting import SECONDS, eventually
 
 
 class BrokerProcess:
-    """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop).
+    """Start with `start`, end with `kill` (SIGKILL).
 
     So many `bridges` as it has at first are forked with it; with 0 it starts them itself. `constants`: see `Forked`.
     """
@@ -59,11 +58,10 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """End it as a crash would."""
-        self._end(signal.SIGKILL)
-
-    def interrupt(self) -> None:
-        """End it as Ctrl-C does."""
-        self._end(signal.SIGINT)
+        assert self._running is not None
+        self._running.kill()
+        self._running.wait(SECONDS)
+        self._running = None
 
     def close(self) -> None:
         """End it if it runs."""
@@ -73,14 +71,4 @@ class BrokerProcess:
     def _accepts(self) -> bool:
         assert self._running is not None
         assert self._running.poll() is None, self.log
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-        except OSError:
-            return False
-        return True
-
-    def _end(self, number: int) -> None:
-        assert self._running is not None
-        self._running.send_signal(number)
-        self._running.wait(SECONDS)
-        self._running = None
+        return accepts(self.port)

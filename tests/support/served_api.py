@@ -1,36 +1,15 @@
 """`template-api serve` in a process of its own, asked over its socket."""
 
-import json
 import os
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
-from typing import Any
 
-from tests.support.asking import ask
+from tests.support.asking import Answered, ask
 from tests.support.forked import TEMPLATE_API, Forked
 from tests.support.library_store import check_answer
-
-
-def lower_names(headers: Message) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer that came over a socket; the names of its headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.content)
 
 
 class Served:
@@ -43,13 +22,12 @@ class Served:
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        status, content, fields = ask(self.port, path, body, method=method, **(headers or {}))
-        answer = Answer(status, lower_names(fields), content)
-        check_answer(method, path, answer.status, answer.headers, answer.content)
+    ) -> Answered:
+        answer = ask(self.port, path, body, method=method, **(headers or {}))
+        check_answer(method, path, answer.status, dict(answer.headers), answer.body)
         return answer
 
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answered:
         return self.ask("GET", path, None, headers)
 
 

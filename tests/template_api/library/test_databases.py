@@ -17,9 +17,10 @@ from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary, delete_template
 from template_api.library.database import opened, parsed_url
 from template_api.library.models import SCHEMA_VERSION, LibraryRow, TemplateRow
+from tests.support.asking import Answered
 from tests.support.library_store import Store, template
 from tests.support.postgres import Postgres
-from tests.support.served_api import Answer, Served
+from tests.support.served_api import Served
 from tests.support.waiting import eventually
 
 LATER = {"notebooks": ["role"], "library": ["synonyms"], "templates": ["updated_at", "prepared"]}
@@ -107,9 +108,9 @@ def test_postgresql_without_its_driver_is_refused_with_how_to_install_it(monkeyp
         TemplateLibrary("postgresql+psycopg://h/d")
 
 
-def ask_until(served: Served, path: str, status: int) -> Answer:
+def ask_until(served: Served, path: str, status: int) -> Answered:
     """Ask again and again until the answer has this status, such as from the cache until a loss is noticed."""
-    answers: list[Answer] = []
+    answers: list[Answered] = []
 
     def answered() -> bool:
         answers.append(served.get(path))

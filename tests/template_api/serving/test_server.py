@@ -183,4 +183,4 @@ def test_many_callers_that_never_read_cost_a_bounded_amount_of_memory(
             connection.sendall(get(paths[number % 3]) * 1000)
         for _ in range(40):
             assert api.get("/api/search?q=webhook").status == 200
-        assert memory(api.process.pid) - before < count * 1024 // len(get(paths[0])) * 2 * len(answer.content)
+        assert memory(api.process.pid) - before < count * 1024 // len(get(paths[0])) * 2 * len(answer.body)

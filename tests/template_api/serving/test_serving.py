@@ -83,7 +83,7 @@ def test_a_change_by_another_process_is_seen_by_itself(serve: Serve, sqlite_stor
         while served.get("/api/search?q=weather").json["results"]:
             pass
         assert served.get("/api/templates/two", held).status == 404
-        assert "weather" not in served.get("/api/suggest?q=we").content.decode()
+        assert "weather" not in served.get("/api/suggest?q=we").text
 
 
 def test_several_processes_answer_the_same_from_one_database(store: Store, serve: Serve) -> None:
@@ -92,7 +92,7 @@ def test_several_processes_answer_the_same_from_one_database(store: Store, serve
     with serve("--database-url", store.url, *base) as first, serve("--database-url", store.url, *base) as second:
         for path in ("/api/templates", "/api/search?q=webhook", "/api/templates/one"):
             answers = [served.get(path) for served in (first, second)]
-            assert answers[0].content == answers[1].content
+            assert answers[0].body == answers[1].body
             assert answers[0].headers["etag"] == answers[1].headers["etag"]
 
 
