@@ -21,7 +21,6 @@ import pycurl
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http import failures
 from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
-from amqtt_rest_bridge.http.failures import Ended
 from amqtt_rest_bridge.http.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -32,8 +31,9 @@ from amqtt_rest_bridge.http.origin import (
     resolve,
     target_of,
 )
+from amqtt_rest_bridge.http.response import Head
 from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
-from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, STALE, ClosedBeforeError, Connections, Head
+from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, ClosedBeforeError, Connections
 from amqtt_rest_bridge.lot.masking import credentials_of
 from amqtt_rest_bridge.lot.model import (
     IDEMPOTENT,
@@ -211,14 +211,11 @@ class HttpClient:
         if self._connections is None:
             self._connections = Connections(self._options.max_response_bytes, self._clock)
         connections = self._connections
-        transfer = connections.free_transfer(settings)
+        transfer = connections.take_transfer(settings)
         try:
             transfer.prepare(server.base + target, request, lines, seconds)
-            ended: Ended | None = STALE
-            while ended is STALE:  # a kept connection that could not be used; nothing was sent
-                fault = await connections.run(transfer)
-                ended = None if fault is None else transfer.classify_fault(*fault)
-            return transfer.read_response(ended, server.where, seconds=self._options.timeout)
+            end = await transfer.run()
+            return transfer.read_response(end, server.where, seconds=self._options.timeout)
         finally:
             connections.release(transfer)
             self._last_used = self._clock()

@@ -50,8 +50,8 @@ class Phase(StrEnum):
     BODY = "reading the response's body"
 
 
-class Ended(NamedTuple):
-    """How libcurl ended an attempt: its code and text, how far it had come, and what it knows besides.
+class AttemptEnd(NamedTuple):
+    """How libcurl has ended an attempt: its code and text, how far the attempt had come, and what else it knows.
 
     `tls` is whether the server is asked for TLS, `os_error` the system's error number or 0, `verify_result` OpenSSL's
     result of the verification, `connect_status` the status of a proxy's answer to CONNECT or 0.
@@ -66,25 +66,25 @@ class Ended(NamedTuple):
     connect_status: int = 0
 
 
-def attempt_failed(where: str, ended: Ended, *, seconds: float, limit: int) -> CallError:
+def attempt_failed(where: str, end: AttemptEnd, *, seconds: float, limit: int) -> CallError:
     """Explain why an attempt has brought no response."""
-    code, phase = ended.code, ended.phase
+    code, phase = end.code, end.phase
     if code == pycurl.E_OPERATION_TIMEDOUT:
         if phase is Phase.CONNECTING:
             return catalogue.TIMEOUT_CONNECTING.error(f"no connection to {where} within {seconds:g} s", unsent=True)
         return catalogue.TIMEOUT_ANSWERING.error(f"{where} was not done within {seconds:g} s ({phase})")
     if code == pycurl.E_SSL_CACERT:
-        row: FailureRow | None = catalogue.CERTIFICATES.get(ended.verify_result)
-        why = _ERROR_NUMBER.sub("", ended.text.rpartition(": ")[2])
-        if row is None and "subject name" in ended.text:
+        row: FailureRow | None = catalogue.CERTIFICATES.get(end.verify_result)
+        why = _ERROR_NUMBER.sub("", end.text.rpartition(": ")[2])
+        if row is None and "subject name" in end.text:
             row, why = catalogue.CERTIFICATES[_HOST_MISMATCH], "it is not valid for this host name or address"
         return (row or catalogue.CERTIFICATE).error(f"the certificate of {where} is refused: {why}")
     if phase is Phase.CONNECTING:
-        return _not_connected(where, ended)
-    is_of_tls = ended.tls and (code in _TLS_CODES or "ssl routines" in ended.text.lower())
-    if is_of_tls and not _was_closed(ended):  # with TLS 1.3 a client certificate is refused after the handshake
-        return _tls_failed(where, ended)
-    return _not_answered(where, ended, limit)
+        return _not_connected(where, end)
+    is_of_tls = end.tls and (code in _TLS_CODES or "ssl routines" in end.text.lower())
+    if is_of_tls and not _was_closed(end):  # with TLS 1.3 a client certificate is refused after the handshake
+        return _tls_failed(where, end)
+    return _not_answered(where, end, limit)
 
 
 def malformed(where: str, why: str, phase: Phase, first_bytes: bytes = b"") -> CallError:
@@ -126,52 +126,52 @@ def closed_before(where: str) -> CallError:
     return catalogue.CONNECTION_ENDED.error(message)
 
 
-def _not_answered(where: str, ended: Ended, limit: int) -> CallError:
+def _not_answered(where: str, end: AttemptEnd, limit: int) -> CallError:
     """Explain why a request that was sent, or was about to be, has no complete response."""
-    code, phase = ended.code, ended.phase
+    code, phase = end.code, end.phase
     if code == pycurl.E_FILESIZE_EXCEEDED:
         return body_too_large(where, limit)
     if code in _NOT_HTTP:
-        return malformed(where, ended.text, phase)
+        return malformed(where, end.text, phase)
     if code == pycurl.E_BAD_CONTENT_ENCODING:
         return malformed(where, "its Transfer-Encoding is not chunked", phase)
-    if code == _TOO_LARGE or "too large response headers" in ended.text.lower():
+    if code == _TOO_LARGE or "too large response headers" in end.text.lower():
         return head_too_large(where)
-    if phase is Phase.BODY and code in (pycurl.E_RECV_ERROR, pycurl.E_WRITE_ERROR) and "chunk" in ended.text.lower():
+    if phase is Phase.BODY and code in (pycurl.E_RECV_ERROR, pycurl.E_WRITE_ERROR) and "chunk" in end.text.lower():
         return malformed(where, "one of its chunks has no proper size", phase)
-    if phase is Phase.BODY and "unexpected eof" in ended.text.lower():
+    if phase is Phase.BODY and "unexpected eof" in end.text.lower():
         what = f"{where} closed the connection while {phase}, without TLS's close_notify"
         return catalogue.CONNECTION_ENDED.error(what)
-    is_cut = code in (pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE) or not ended.os_error
-    return connection_ended(where, phase, is_cut=is_cut, tls=ended.tls)
+    is_cut = code in (pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE) or not end.os_error
+    return connection_ended(where, phase, is_cut=is_cut, tls=end.tls)
 
 
-def _not_connected(where: str, ended: Ended) -> CallError:
-    code = ended.code
-    if ended.connect_status >= 300 or "CONNECT" in ended.text or code in _NOT_HTTP:
-        answered = f"answered {describe_status(ended.connect_status)}" if ended.connect_status else "opened no tunnel"
+def _not_connected(where: str, end: AttemptEnd) -> CallError:
+    code = end.code
+    if end.connect_status >= 300 or "CONNECT" in end.text or code in _NOT_HTTP:
+        answered = f"answered {describe_status(end.connect_status)}" if end.connect_status else "opened no tunnel"
         answered = "answered with something that is not HTTP" if code in _NOT_HTTP else answered
         return catalogue.PROXY_REFUSED.error(f"no connection to {where}: the proxy {answered}", unsent=True)
     if code in (pycurl.E_COULDNT_RESOLVE_HOST, pycurl.E_COULDNT_RESOLVE_PROXY):
         return catalogue.UNKNOWN_HOST.error(f"the host name of {where} is not known", unsent=True)
-    if ended.tls and code != pycurl.E_COULDNT_CONNECT:
-        return _tls_failed(where, ended)
-    if ended.os_error == ECONNREFUSED:
+    if end.tls and code != pycurl.E_COULDNT_CONNECT:
+        return _tls_failed(where, end)
+    if end.os_error == ECONNREFUSED:
         return catalogue.CONNECTION_REFUSED.error(f"{where} refused the connection", unsent=True)
-    why = os.strerror(ended.os_error) if ended.os_error else ended.text
+    why = os.strerror(end.os_error) if end.os_error else end.text
     return catalogue.UNREACHABLE.error(f"no connection to {where}: {why}", unsent=True)
 
 
-def _was_closed(ended: Ended) -> bool:
-    return any(words in ended.text.lower() for words in _CLOSED)
+def _was_closed(end: AttemptEnd) -> bool:
+    return any(words in end.text.lower() for words in _CLOSED)
 
 
-def _tls_failed(where: str, ended: Ended) -> CallError:
+def _tls_failed(where: str, end: AttemptEnd) -> CallError:
     """Explain why TLS could not be established, or broke.
 
     `unsent` is set only when trying again may help: a handshake that was cut off, not a certificate that was refused.
     """
-    reason = ended.text.lower().partition(", errno")[0].rpartition(":")[2].strip()
+    reason = end.text.lower().partition(", errno")[0].rpartition(":")[2].strip()
     message, row = f"TLS with {where} failed: {reason}", catalogue.NO_TLS
     if any(words in reason for words in _NO_TLS):
         message, row = f"{where} does not speak TLS on this port", catalogue.PLAIN_PORT
@@ -182,7 +182,7 @@ def _tls_failed(where: str, ended: Ended) -> CallError:
         row = catalogue.TLS_VERSION
     elif "handshake failure" in reason:
         row = catalogue.TLS_HANDSHAKE
-    elif ended.phase is Phase.CONNECTING and _was_closed(ended):
+    elif end.phase is Phase.CONNECTING and _was_closed(end):
         return row.error(f"{where} closed the connection during the TLS handshake", unsent=True)
     return row.error(message)
 

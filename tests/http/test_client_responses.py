@@ -116,8 +116,8 @@ def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements(
     def prepare(self: transfer.Transfer, *args: Any) -> None:
         prepare_as_usual(self, *args)
         if is_fast:
-            self.easy.setopt(pycurl.VERBOSE, 1)
-            self.easy.setopt(pycurl.DEBUGFUNCTION, wait_once_sent)
+            self.handle.setopt(pycurl.VERBOSE, 1)
+            self.handle.setopt(pycurl.DEBUGFUNCTION, wait_once_sent)
 
     prepare_as_usual = transfer.Transfer.prepare
     monkeypatch.setattr(transfer.Transfer, "prepare", prepare)

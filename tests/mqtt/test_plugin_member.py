@@ -175,6 +175,30 @@ async def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> N
         assert marks == [{HOPS: "1"}, {HOPS: "1"}]
 
 
+@pytest.mark.parametrize("begins_lossless", [False, True])
+async def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begins_lossless: bool
+) -> None:
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
+    before, after = ("lossless:R", "main") if begins_lossless else ("main", "lossless:R")
+
+    async with bridged(tmp_path, route(lossless=begins_lossless)) as bridge:
+        endpoint = bridge.endpoint
+        endpoint.send(before, b"1", 7, E)
+        await until(lambda: bridge.calls.called)
+        bridge.member.use_routes(parsed(route(lossless=not begins_lossless)))
+        await bridge.member.subscribe()
+        await until(lambda: set(endpoint.subscriptions[after]) == {E})
+        endpoint.send(before, b"2", 8, E)
+        endpoint.send(after, b"3", 7, E)
+        await until(lambda: len(bridge.calls.called) == 3)
+        assert set(endpoint.subscriptions[before]) == {E}  # the endpoint has moved it
+        await asyncio.sleep(0.2)
+        for *_, delivery in bridge.calls.called:
+            delivery.release()
+        await until(lambda: sorted(endpoint.acknowledged) == sorted([(before, 7), (before, 8), (after, 7)]))
+
+
 def test_an_event_that_only_runs_by_a_schedule_subscribes_nothing() -> None:
     scheduled = route(event="WITH EVERY 10s").replace('WITH SOURCE_TOPIC "in/#"', "").replace("{payload}", "x")
     assert sessions_of(parsed(scheduled), Identifiers())["main"].subscriptions == {}
