@@ -114,8 +114,7 @@ from collections import deque
 from tests.support.waiting import eventually
 from tests.http.test_server_unread import port, resident_mb, stalled
 with port(tls=sys.argv[1] == "tls") as (hooks, _):
-    for kept in ("published", "runs", "log"):
-        setattr(hooks.broker, kept, deque(maxlen=1))
+    hooks.broker.published = hooks.broker.records.requests = hooks.broker.log = deque(maxlen=1)
     print(hooks.port, flush=True)
     for line in sys.stdin:
         eventually(lambda: stalled(hooks, int(line)))
