@@ -26,7 +26,7 @@ from amqtt_rest_bridge.broker.control import (
     Start,
     Stop,
     read,
-    read_now,
+    read_blocking,
     written,
 )
 from amqtt_rest_bridge.child_process import ChildProcess, Restarts
@@ -168,7 +168,7 @@ class BridgeChild:
             child.socket.settimeout(max(0.001, deadline - time.monotonic()))
             child.socket.sendall(child.unsent)
             child.unsent = b""
-            while (message := read_now(child.socket, deadline)) is not None:
+            while (message := read_blocking(child.socket, deadline)) is not None:
                 self._receive(message)
                 if isinstance(message, Failed):
                     raise message.error()

@@ -155,21 +155,21 @@ class BridgeSession:
         self.resume()
 
     def disconnected(self) -> None:
-        """Note that there is no connection. The next one sends unacknowledged messages again, with their packet ids.
+        """Note that the connection has ended. The next one sends unacknowledged messages again, with their packet ids.
 
-        A message on disk whose event has moved to another session meanwhile is put into that session.
+        If the event of a message on disk has moved to another session meanwhile, that session sends the message.
         """
         self.connection = None
-        elsewhere = []
+        moved = []
         for packet_id, entry in list(self.in_flight.items()):
             entry.was_sent = entry.is_late = True
             if entry.key is not None and entry.subscriptions[0].key not in self.subscriptions:
                 del self.in_flight[packet_id]
                 self._keys_in_flight.discard(entry.key)
-                elsewhere.append(entry.key)
+                moved.append(entry.key)
         self._to_resend = deque(self.in_flight)
         if self._lossless is not None:
-            self._lossless.put_again(elsewhere)
+            self._lossless.put_again(moved)
 
     # Messages.
 
@@ -201,18 +201,18 @@ class BridgeSession:
         if message is None or connection is None:
             raise AssertionError("a message was sent without a connection")
         identifiers = tuple([one.identifier for one in entry.subscriptions])
-        more: list[tuple[str, str]] = []
+        pairs: list[tuple[str, str]] = []  # user properties
         if entry.is_late or entry.key is not None or message.sent_again is not None:
-            more.append((TIME, repr(message.timestamp)))
+            pairs.append((TIME, repr(message.timestamp)))
         if message.sent_again is not None:
-            more.append((AGAIN, repr(message.sent_again)))
+            pairs.append((AGAIN, repr(message.sent_again)))
         if entry.key is not None:
-            more.append((KEY, entry.key))
+            pairs.append((KEY, entry.key))
             entry.message = None  # if it has to be sent again, it is read from disk
         if entry.failure is not None:
-            more.append((REFUSED, entry.failure))
+            pairs.append((REFUSED, entry.failure))
         hops = entry.hops
-        properties = _properties(identifiers, hops, more) if more else _cached_properties(identifiers, hops)
+        properties = _properties(identifiers, hops, pairs) if pairs else _cached_properties(identifiers, hops)
         connection.write(packets.publish(
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
             duplicate=entry.was_sent, properties=properties,
@@ -261,8 +261,8 @@ class BridgeSession:
         if self.waiting:
             self.resume()
 
-    def refuse_entry(self, entry: Entry, failure: CallError) -> None:
-        """Send a message with the failure that ends it, before those that wait; drop it if too many are refused."""
+    def send_with_failure(self, entry: Entry, failure: CallError) -> None:
+        """Send a message with the failure that ends it, before those that wait; drop it if too many such ones wait."""
         entry.failure, entry.is_late = failure_property(failure), True
         if self._refused_bytes + entry.size > _MOST_WAITING_BYTES:
             self._endpoint.drop(entry)
@@ -289,7 +289,7 @@ class BridgeSession:
 
         It is sent with QoS 0, which Receive Maximum does not bound, so it does not wait behind messages in flight.
         """
-        self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
+        self.send_with_failure(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
     # Subscriptions that end or move to another session.
 
@@ -327,9 +327,9 @@ def failure_property(failure: CallError) -> str:
     return json.dumps([failure.code.value, failure.message, failure.hint])
 
 
-def _properties(identifiers: tuple[int, ...], hops: int, more: list[tuple[str, str]]) -> bytes:
-    pairs = [(HOPS, str(hops)), *more] if hops else more
-    return write_properties({Property.SUBSCRIPTION_IDENTIFIER: identifiers, Property.USER_PROPERTY: pairs})
+def _properties(identifiers: tuple[int, ...], hops: int, pairs: list[tuple[str, str]]) -> bytes:
+    user = [(HOPS, str(hops)), *pairs] if hops else pairs
+    return write_properties({Property.SUBSCRIPTION_IDENTIFIER: identifiers, Property.USER_PROPERTY: user})
 
 
 @lru_cache(maxsize=1024)

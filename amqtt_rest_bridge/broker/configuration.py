@@ -87,7 +87,7 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
 
 
 def _check_types(listeners: Any) -> None:
-    """Raise `UnusableConfigurationError` for a name, form or type of a listener that amqtt refuses unnamed."""
+    """Raise `UnusableConfigurationError` for a faulty listener that amqtt refuses without its name."""
     for name, listener in listeners.items() if isinstance(listeners, Mapping) else ():
         if not isinstance(name, str):
             message = f"the name of listener {name} must be text, not {yaml_type_name(type(name))}: write it in quotes"

@@ -112,7 +112,7 @@ async def read(reader: asyncio.StreamReader) -> Any:
         return None
 
 
-def read_now(sock: socket.socket, deadline: float) -> Any:
+def read_blocking(sock: socket.socket, deadline: float) -> Any:
     """Wait for the next message and return it, None at the end of the socket; blocks.
 
     Raises:

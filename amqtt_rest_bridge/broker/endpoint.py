@@ -168,7 +168,7 @@ class PrivateEndpoint:
             return
         now, failure = time.time(), None
         message = Message(topic, payload, now)
-        if first_received is not None:
+        if first_received is not None:  # it is published again
             message = message_at(topic, payload, now, first_received)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
@@ -281,33 +281,35 @@ class PrivateEndpoint:
         session.connected(connection, packet.receive_maximum)
 
     def _subscribe(self, connection: BridgeConnection, session: BridgeSession, packet: private.Subscribe) -> None:
-        """Subscribe, and send SUBACK. If retained messages are wanted, they are sent before it."""
+        """Subscribe, and send SUBACK. If retained messages are wanted, they are sent before it.
+
+        The subscription takes the place of an earlier one for the same event, also of another session.
+        """
         if not packet.retained:
             connection.write(private.suback(packet.packet_id))
         key = _subscription_key(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
-        wanted = EventSubscription(
-            session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS)
-        )
-        before = self._by_key.get(key)
-        if before is not None and wanted.is_like(before):
-            wanted = before
+        bounds = packet.user.get(LOSSLESS)
+        subscription = EventSubscription(session, packet.topic_filter, packet.identifier or 1, name, bounds)
+        earlier = self._by_key.get(key)
+        if earlier is not None and subscription.is_like(earlier):
+            subscription = earlier
         else:
-            self._by_key[key] = session.subscriptions[key] = wanted
+            self._by_key[key] = session.subscriptions[key] = subscription
             self._clear_index()
-            if before is not None and before.session is not session:
-                before.session.hand_over(before, wanted)
+            if earlier is not None and earlier.session is not session:
+                earlier.session.hand_over(earlier, subscription)
             if name is not None and self._lossless is not None:
-                if wanted.lossless is None:
+                if bounds is None:
                     self._lossless.keep_no_more(name, session)
                 else:
-                    most, most_bytes, batch_size, batch_seconds = wanted.lossless.split()  # see `private.LOSSLESS`
+                    most, most_bytes, batch_size, batch_seconds = bounds.split()  # see `private.LOSSLESS`
                     event = LosslessEvent(
-                        *name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds)
+                        *name, packet.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds)
                     )
                     self._lossless.subscribe(event, session)
         if packet.retained:
-            self._wants_retained.append((wanted, connection, packet.packet_id))
+            self._wants_retained.append((subscription, connection, packet.packet_id))
             if self._retained_task is None:
                 self._retained_task = asyncio.create_task(self._send_retained())
         if packet.topic_filter == BROKER_TOPIC:
@@ -402,7 +404,7 @@ class PrivateEndpoint:
             failure = QUEUE_BYTES_FULL.error(
                 f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
             )
-            session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
+            session.send_with_failure(replace(entry, message=replace(message, payload=b"")), failure)
 
     def drop(self, entry: Entry) -> None:
         """Count and log a message that is dropped because too many wait."""

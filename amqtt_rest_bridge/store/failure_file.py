@@ -69,7 +69,7 @@ class FailureFile(Generic[T]):
         self.loaded: list[T] = list(self._kept.values())
         """The runs that the file held when it was opened."""
         if self.trouble is not None:
-            self._begin()
+            self._start_thread()
 
     @property
     def waiting(self) -> int:
@@ -90,7 +90,7 @@ class FailureFile(Generic[T]):
                 return
             self._waiting[name] = None
             if self._thread is None:
-                self._begin()
+                self._start_thread()
             self._changed.notify()
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class FailureFile(Generic[T]):
         if lock is not None:
             os.close(lock)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         """Start the thread that writes."""
         thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.broker.bridge_child import BridgeChild
-from amqtt_rest_bridge.broker.control import Connect, Failed, Loaded, Reload, Start, Stop, read_now, written
+from amqtt_rest_bridge.broker.control import Connect, Failed, Loaded, Reload, Start, Stop, read_blocking, written
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, RouteFilesError, Severity
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.supervisor import Supervisor, Times
@@ -36,7 +36,7 @@ class Process:
         self._sock.sendall(b"".join(map(written, messages)))
 
     async def hear(self) -> object:
-        return await asyncio.to_thread(read_now, self._sock, monotonic() + SECONDS)
+        return await asyncio.to_thread(read_blocking, self._sock, monotonic() + SECONDS)
 
     def die(self) -> None:
         self._sock.shutdown(socket.SHUT_RDWR)

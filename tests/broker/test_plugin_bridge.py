@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.broker.bridge_child import RunningProcess, spawn_bridge
-from amqtt_rest_bridge.broker.control import Failed, Loaded, Log, Start, read, read_now, written
+from amqtt_rest_bridge.broker.control import Failed, Loaded, Log, Start, read, read_blocking, written
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.plugin_bridge import ControlHandler
 from amqtt_rest_bridge.reload import FirstLoad
@@ -27,7 +27,7 @@ ROUTE = """DEFINE ROUTE R WITH TYPE REST_API
 
 def said(sock: socket.socket) -> object:
     """Return the next message that is not a log record."""
-    while isinstance(message := read_now(sock, time.monotonic() + 30), Log):
+    while isinstance(message := read_blocking(sock, time.monotonic() + 30), Log):
         pass
     return message
 
@@ -63,7 +63,7 @@ def test_a_bridge_whose_routes_have_errors_says_which_and_ends(tmp_path: Path) -
         failed = said(ours)
         assert isinstance(failed, Failed)
         assert "ENDPONT" in failed.faults[0].message
-        assert read_now(ours, time.monotonic() + 30) is None
+        assert read_blocking(ours, time.monotonic() + 30) is None
         assert process.end(30) == 0
 
 

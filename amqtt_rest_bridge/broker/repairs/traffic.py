@@ -1,5 +1,16 @@
 """Defects, amqtt 0.12.1, of listeners, of the reading of connections, and of the forwarding of messages.
 
+Listeners and TCP connections (`_Streams`):
+
+- A TCP connection without a CONNECT is left open: each port scan costs a descriptor. From Python 3.12.1 on
+  `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
+  (https://github.com/python/cpython/issues/104344). Mended: a connection is closed when amqtt has finished with it, and
+  aborted when the broker ends.
+- A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:
+  https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
+
+Reading (`Reader`, which gets the bytes of TCP from `Stream`, and those of WebSockets from `_Messages`):
+
 - Everything that a client has sent, 128 KiB or more, is read in one iteration of the loop (with Python 3.11 only if the
   client has no keep-alive). Other clients, and SIGTERM, wait for these packets, for seconds on a busy machine. Mended:
   `Reader` pauses after about twelve packets. It has a buffer, since amqtt reads a PUBLISH in five steps.
@@ -10,12 +21,9 @@
 - A WebSocket that closes in the middle of a packet has amqtt append its last message again and again until the packet
   has its length: a wrong payload, or a loop that is busy for minutes. amqtt also copies all that has come for each of
   its reads. Mended: a WebSocket is read by `Reader`, too.
-- A TCP connection without a CONNECT is left open: each port scan costs a descriptor. From Python 3.12.1 on
-  `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
-  (https://github.com/python/cpython/issues/104344). Mended: a connection is closed when amqtt has finished with it, and
-  aborted when the broker ends.
-- A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:
-  https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
+
+Forwarding to subscribers (`_Forwarding`, `CopiedWhenRead`):
+
 - The broker takes three iterations of the loop, and a task, to forward one message. Each client can queue a message in
   three iterations, too. So with two clients that send without a pause the queue grows, and every other message waits
   behind it. Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most.
