@@ -1,6 +1,6 @@
 """What every test shares: compiled modules for the processes that tests start, free ports, a target, a real browser.
 
-Tests marked `chromium` are left out where Chromium is not installed, and a line says so.
+Tests that need Chromium are left out where it is not installed, and a line says so.
 """
 
 import gc
@@ -78,18 +78,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that need a browser first, so that one process runs them: it takes a second of processor time.
+    """Mark the tests that need a browser, and put their files first: one process runs them, and starts it once.
 
     The other files are mixed: those of some folders mostly wait, those of others compute, and each process gets a run
     of neighbours.
     """
-    needing = {item.path for item in items if item.get_closest_marker("chromium")}
-    items.sort(key=lambda item: (item.path not in needing, crc32(item.nodeid.partition("::")[0].encode())))
-    if CHROMIUM is None:
-        for item in items:
-            if item.get_closest_marker("chromium"):
-                item.add_marker(pytest.mark.skip(reason="Chromium is not installed"))
+    needing = [item for item in items if "chromium" in getattr(item, "fixturenames", ())]
+    for item in needing:
+        item.add_marker("chromium")
+        if CHROMIUM is None:
+            item.add_marker(pytest.mark.skip(reason="Chromium is not installed"))
+    first = {item.path for item in needing}
+    items.sort(key=lambda item: (item.path not in first, crc32(item.nodeid.partition("::")[0].encode())))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -124,7 +126,7 @@ def target() -> Iterator[Recorder]:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of a Chromium; tests that use it are marked `chromium`."""
+    """The path of a Chromium; tests that use it, or a page, get the mark `chromium`."""
     assert CHROMIUM is not None
     return CHROMIUM
 

@@ -75,7 +75,6 @@ def click(page: Page, selector: str, then: str) -> None:
     assert page.fits()
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize(("width", "scripts"), [(360, True), (1280, False)])
 def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
     target: Recorder, refused: tuple[Admin, Client], page: Page, width: int, scripts: bool
@@ -102,7 +101,6 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
     assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(
     refused: tuple[Admin, Client], phone: Page
 ) -> None:
@@ -121,7 +119,6 @@ def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(
     assert " --topic orders/7 --payload '{" in phone.evaluate("document.getElementById('try').textContent")
 
 
-@pytest.mark.chromium
 def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
     dead = client_route("http://127.0.0.1:9", name="Dead").replace("orders/+", "dead/+")
     signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
@@ -144,7 +141,6 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
         assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
     target: Recorder, phone: Page, tmp_path: Path
 ) -> None:
@@ -166,7 +162,6 @@ def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
         assert client.message() == ("done/1", b"{}")
 
 
-@pytest.mark.chromium
 def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_tries_have_ended(
     target: Recorder, phone: Page, hosting: Hosting
 ) -> None:
@@ -193,7 +188,6 @@ def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_
         click(phone, "[role=status] a", "succeeded")
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
 def test_a_request_that_was_not_served_is_published_again_in_three_clicks(
     phone: Page, scripts: bool, hosting: Hosting
@@ -214,7 +208,6 @@ def test_a_request_that_was_not_served_is_published_again_in_three_clicks(
         click(phone, "[role=status] a", "succeeded")
 
 
-@pytest.mark.chromium
 def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(phone: Page, tmp_path: Path) -> None:
     dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0")
     lossless = client_route("http://127.0.0.1:9", name="Kept", more=LOSSLESS).replace("orders/+", "kept/+")
@@ -229,7 +222,6 @@ def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(ph
         click(phone, FIRST_PROBLEM, "3333333333")
 
 
-@pytest.mark.chromium
 def test_numbers_of_a_route_with_an_error_stay_on_one_line(refused: tuple[Admin, Client], page: Page) -> None:
     admin, client = refused
     failed(client)
@@ -243,7 +235,6 @@ def test_numbers_of_a_route_with_an_error_stay_on_one_line(refused: tuple[Admin,
         assert page.evaluate(f"{shown}.clientWidth") >= 0.15 * (width - 32), cell
 
 
-@pytest.mark.chromium
 def test_the_page_of_a_failure_says_what_the_server_said_and_then_how_its_retry_ends(
     target: Recorder, refused: tuple[Admin, Client], phone: Page
 ) -> None:
@@ -290,7 +281,6 @@ def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(
         assert 'data-outcome="retrying"' not in admin.text("/routes/Orders") + admin.text(f"/runs/{name}")
 
 
-@pytest.mark.chromium
 def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
     target: Recorder, page: Page, hosting: Hosting
 ) -> None:
@@ -318,7 +308,6 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_their_boxes(
     target: Recorder, page: Page
 ) -> None:
@@ -351,7 +340,6 @@ def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_thei
         assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(
     target: Recorder, refused: tuple[Admin, Client], page: Page
 ) -> None:
@@ -371,7 +359,6 @@ def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(
     assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_the_slash_key_searches_routes_and_opens_the_groups_that_have_them(page: Page) -> None:
     names = [f"Gate{number}" for number in range(30)] + [f"Lamp{number}" for number in range(15)]
     routes = "".join(server_route(name).replace("/hook", f"/{name}") for name in names)
@@ -435,7 +422,6 @@ def test_every_kind_of_run_has_a_page(target: Recorder, hosting: Hosting) -> Non
             assert (tree in page) == (run["topic"] == "orders/7" and run["code"] == "http_status"), run
 
 
-@pytest.mark.chromium
 def test_a_resolved_problem_is_calm(refused: tuple[Admin, Client], target: Recorder, page: Page) -> None:
     admin, client = refused
     client.publish("orders/1", b"{}")

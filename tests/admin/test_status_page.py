@@ -106,7 +106,6 @@ def newest_run(host: doors.Host) -> str:
     return str(runs(admin_of(host), "?route=Orders")[0]["id"])
 
 
-@pytest.mark.chromium
 def test_numbers_change_while_calls_run_without_a_reload(either: doors.Host, page: Page) -> None:
     page.open(url(either))
     page.evaluate("window.mark = 'not reloaded'")
@@ -155,7 +154,6 @@ def following(host: Host, count: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.chromium
 def test_a_page_beyond_the_limit_says_that_it_is_not_live_and_becomes_it_when_another_one_is_not_seen(
     host: Host, page: Page
 ) -> None:
@@ -176,7 +174,6 @@ NO_SHARED_WORKER = """
 """
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_for_more(
     host: Host, browser: Page, count: int
@@ -207,7 +204,6 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
         assert first.errors == []
 
 
-@pytest.mark.chromium
 def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(host: Host, browser: Page) -> None:
     with browser.elsewhere() as page:
         count_while_others_come_and_go(host, page)
@@ -239,7 +235,6 @@ STATES = """
 """
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
     page: Page, shared: bool, unused_port: int
@@ -258,7 +253,6 @@ def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
         assert page.errors == []
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("path", ["/", "/routes/Orders"])
 def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Host, page: Page, path: str) -> None:
     page.before_scripts(NO_SHARED_WORKER)
@@ -268,7 +262,6 @@ def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Hos
     assert page.errors == []
 
 
-@pytest.mark.chromium
 def test_what_is_not_ready_and_which_routes_there_are_changes_live(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "a.lot"
     path.write_text(server_route("Kept") + client_route("http://127.0.0.1:9", name="Gone"))
@@ -292,7 +285,6 @@ def test_what_is_not_ready_and_which_routes_there_are_changes_live(page: Page, t
         running.stop()
 
 
-@pytest.mark.chromium
 def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page) -> None:
     guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
     with hosting(guarded, admin_port=0) as host:
@@ -311,7 +303,6 @@ def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page) -> 
         assert page.fits()
 
 
-@pytest.mark.chromium
 def test_new_runs_are_announced_and_an_opened_one_stays_where_it_is_until_they_are_asked_for(
     host: Host, page: Page
 ) -> None:
@@ -336,7 +327,6 @@ def test_new_runs_are_announced_and_an_opened_one_stays_where_it_is_until_they_a
     assert page.evaluate(is_quiet)
 
 
-@pytest.mark.chromium
 def test_a_run_that_ends_while_the_list_is_read_is_announced_and_one_that_is_listed_is_not(
     host: Host, page: Page
 ) -> None:
@@ -358,7 +348,6 @@ def test_a_run_that_ends_while_the_list_is_read_is_announced_and_one_that_is_lis
         assert page.evaluate("document.querySelector('[data-fresh]').hidden") is comes_in_time
 
 
-@pytest.mark.chromium
 def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, page: Page) -> None:
     page.open(url(host))
     page.press("Tab")
@@ -380,7 +369,6 @@ def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, pag
     assert "connection_failed" in page.text("[data-runs] details")
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/runs", "/flow", "/playground"])
 def test_nothing_is_wider_than_360_pixels_in_light_and_dark_nor_a_barrier(host: Host, page: Page, path: str) -> None:
     page.size(360, 640)
@@ -419,7 +407,6 @@ def show(page: Page, topic: str) -> None:
     )
 
 
-@pytest.mark.chromium
 def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(either: doors.Host, page: Page) -> None:
     page.open(url(either, "/routes/Alarms"))
     assert "alarms/" + HOSTILE.replace("#", "") in page.evaluate(SHOWN)
@@ -434,7 +421,6 @@ def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(either: 
     assert page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
 
 
-@pytest.mark.chromium
 def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> None:
     def hostile(peer: Peer) -> None:
         while peer.request():
@@ -458,7 +444,6 @@ def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> N
         assert page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
 
 
-@pytest.mark.chromium
 def test_a_hostile_path_of_a_request_is_text_among_the_runs(page: Page) -> None:
     route = server_route().replace('"/hook"', '"/hook/{name}"').replace('"received"', '"received/{path.name}"')
     with hosting(route, admin_port=0) as running:
@@ -473,7 +458,6 @@ def test_a_hostile_path_of_a_request_is_text_among_the_runs(page: Page) -> None:
         assert page.evaluate("document.images.length") == 0
 
 
-@pytest.mark.chromium
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["with scripts", "without"])
 def test_the_playground_shows_faults_flow_and_requests_of_what_is_typed(
     host: Host, page: Page, has_scripts: bool
@@ -510,7 +494,6 @@ def try_definition(page: Page, text: str) -> None:
     page.wait("window.isFormer === undefined && document.readyState === 'complete'")
 
 
-@pytest.mark.chromium
 def test_the_drawing_is_live_and_a_list_without_scrolling_sideways_on_a_phone(host: Host, page: Page) -> None:
     box = "document.querySelector('svg [data-box=Alarms]')"
     page.size(1280, 800)
@@ -527,7 +510,6 @@ def test_the_drawing_is_live_and_a_list_without_scrolling_sideways_on_a_phone(ho
     assert page.evaluate("window.mark") == "not reloaded"
 
 
-@pytest.mark.chromium
 def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -> None:
     page.open(url(host))
     assert re.match(r"Last error (.* ago|now):", page.text("[data-route=Alarms] [data-error]"))
@@ -569,7 +551,6 @@ def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(either:
     assert admin.get("/api/runs/no", Accept="text/html").json["error"]["code"] == "not_found"
 
 
-@pytest.mark.chromium
 def test_it_reads_without_javascript(either: doors.Host, page: Page) -> None:
     page.disable_scripts()
     page.open(url(either))
@@ -580,7 +561,6 @@ def test_it_reads_without_javascript(either: doors.Host, page: Page) -> None:
     assert "404 http_status" in page.text("[data-runs]")
 
 
-@pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
 @pytest.mark.parametrize("path", ["/flow?route=Orders", "/runs/", "/runs/no"])
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str) -> None:
@@ -590,7 +570,6 @@ def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str)
     assert barriers(page) == []
 
 
-@pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
 def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(page: Page, tmp_path: Path) -> None:
     for routes, path in (("", "/"), ("", "/flow"), (server_route(), "/routes/Intake")):

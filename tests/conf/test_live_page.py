@@ -32,7 +32,6 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-@pytest.mark.chromium
 def test_the_live_page_shows_each_value_as_it_comes(site: ThreadingHTTPServer, tmp_path: Path, browser: Page) -> None:
     *_, route, page_cell = [cell["value"] for cell in json.loads(NOTEBOOK.read_text())]
     (text,) = re.findall(r"```html\n(.*?)```", page_cell, re.DOTALL)

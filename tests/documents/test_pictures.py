@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.browser import browsing
 
 
-@pytest.mark.chromium
 def test_a_page_is_saved_as_a_picture_of_its_window(chromium: str, tmp_path: Path) -> None:
     with browsing(chromium, takes_pictures=True) as page:
         page.size(320, 200)

@@ -81,7 +81,6 @@ def test_a_reader_that_reads_nothing_costs_no_other_one_its_values(host: Host, c
             assert events_of(lines, 1) == [str(number) * 100_000]
 
 
-@pytest.mark.chromium
 def test_a_browser_follows_a_stream(host: Host, client: Client, browser: Page) -> None:
     with browser.elsewhere() as page:
         page.open(f"http://localhost:{host.http_port}/rooms")  # of another origin than the stream

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.support.browser import Page
 from tests.support.http_ports import served
 from tests.support.http_recorder import Recorder
@@ -37,7 +35,6 @@ async function call(method, path, options = {}) {
 </script>"""
 
 
-@pytest.mark.chromium
 def test_pages_of_listed_origins_read_every_answer_and_others_none(browser: Page, target: Recorder) -> None:
     # One page, two origins: its address by number is listed, by name it is not.
     listed = {"enable_cors": True, "cors_origins": (f"http://127.0.0.1:{target.port}", "https://elsewhere.example")}

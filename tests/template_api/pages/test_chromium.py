@@ -16,7 +16,6 @@ from tests.support.library_store import template
 from tests.support.served_api import Served, serving
 from tests.template_api.pages.test_pages import HOSTILE, MARKDOWN
 
-pytestmark = pytest.mark.chromium
 LIBRARY = Path(__file__).parents[3] / "conf" / "library"
 PLAYGROUND = "/playground?template=github-webhooks"
 TEMPLATES = ["github-webhooks", "hostile", "none"]
