@@ -35,7 +35,7 @@ from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_to
 
 _PATH: Final = "definition"
 _SAMPLES: Final = ("1", "true", "http://example.com", "10 SECONDS")
-"""What a variable is in turn where its setting refuses its name."""
+"""The values that are tried for a variable, in this order, if its setting refuses the variable's name as a value."""
 _MOST_FAULTS: Final = 200
 _MOST_EXCHANGES: Final = 30
 _LONGEST: Final = 8192  # characters of a body

@@ -5,7 +5,7 @@ There are completion, hover, outline, the other end of a topic, events to try, t
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
@@ -28,16 +28,17 @@ from amqtt_rest_bridge.topics import sample_topic
 TRY: Final = "rest-bridge.try"
 """The command of a code lens, with the URI and the options of `rest-bridge try`."""
 _BEFORE = 4_000
-"""Characters before a place that decide what may follow."""
-_NAME = re.compile(r"(?<!\S)WITH\s+(\w*)\Z", re.IGNORECASE)
-_BLOCK = re.compile(r"(?<!\S)ADD\s+(\w*)\Z", re.IGNORECASE)
-_GET = re.compile(r"(?<!\S)GET\s+(\w*)\Z", re.IGNORECASE)
-_VALUE = re.compile(r"(?<!\S)WITH\s+(\w+)\s+[\"']?([\w.]*)\Z", re.IGNORECASE)
-_TYPE = re.compile(r"(?<!\S)DEFINE\s+ROUTE\s+\S+\s+(\w*)\Z", re.IGNORECASE)
-_DEFINED = re.compile(r"(?<!\S)DEFINE\s+(\w*)\Z", re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"\{([\w.]*)\Z")
-_SETTING_BEFORE = re.compile(r"(?<!\S)WITH\s+(\w+)\s", re.IGNORECASE)
-_FIRST_WORD = re.compile(r"(?:\A|\n)[^\S\n]*(\w*)\Z")
+"""How many characters before a place are looked at to find out what may be written there."""
+# What is typed so far, at the end of the text before a place; the last group is the word that has been begun.
+_TYPED_PLACEHOLDER = re.compile(r"\{([\w.]*)\Z")
+_TYPED_SETTING = re.compile(r"(?<!\S)WITH\s+(\w*)\Z", re.IGNORECASE)
+_TYPED_BLOCK = re.compile(r"(?<!\S)ADD\s+(\w*)\Z", re.IGNORECASE)
+_TYPED_GET = re.compile(r"(?<!\S)GET\s+(\w*)\Z", re.IGNORECASE)
+_TYPED_VALUE = re.compile(r"(?<!\S)WITH\s+(\w+)\s+[\"']?([\w.]*)\Z", re.IGNORECASE)
+_TYPED_TYPE = re.compile(r"(?<!\S)DEFINE\s+ROUTE\s+\S+\s+(\w*)\Z", re.IGNORECASE)
+_TYPED_DEFINE = re.compile(r"(?<!\S)DEFINE\s+(\w*)\Z", re.IGNORECASE)
+_TYPED_FIRST_WORD = re.compile(r"(?:\A|\n)[^\S\n]*(\w*)\Z")
+_SETTING = re.compile(r"(?<!\S)WITH\s+(\w+)\s", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _BRACES = re.compile(r"\{[^{}\n]*\}")
 _BLOCKS: dict[str, str] = {
@@ -65,17 +66,16 @@ def completion(file: RouteText, params: types.CompletionParams) -> list[types.Co
         return []
     typed, items = _suggestions(*found)
     place = range_of(file, offset - len(typed), offset)
-    found_items = list(items)
-    for item in found_items:
+    for item in items:
         item.text_edit = types.TextEdit(place, item.label)
-    return found_items
+    return items
 
 
-def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.CompletionItem]]:
-    """Return what is typed so far at an offset of a part, and what may be written in its place."""
+def _suggestions(part: Part, offset: int) -> tuple[str, list[types.CompletionItem]]:
+    """Return the word that has been begun at an offset of a part, and what may be written in its place."""
     before = part.text[max(0, offset - _BEFORE) : offset]
-    if found := _PLACEHOLDER.search(before):  # of the setting before; what follows a dot is up to the author
-        settings = _SETTING_BEFORE.findall(before)
+    if found := _TYPED_PLACEHOLDER.search(before):  # those that the value of the last setting may hold
+        settings = _SETTING.findall(before)
         parameter = _parameter_named(part, offset, settings[-1]) if settings else None
         modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
         return found[1], [
@@ -84,9 +84,9 @@ def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.Completio
             if modes & set(kind.modes)
             for written in kind.written
         ]
-    if found := _NAME.search(before):
-        # The settings that the block does not have yet; those of all blocks if the block is not known. The one that is
-        # being typed is there already, where its name is complete.
+    if found := _TYPED_SETTING.search(before):
+        # The settings that the block does not have yet; those of all blocks if the block is not known. Once a name has
+        # been begun it may be complete, and then the block has it: it goes on being suggested.
         block = _block_at(part, offset)
         return found[1], [
             _item(name, types.CompletionItemKind.Property, parameter.allowed, markdown_of(parameter))
@@ -94,20 +94,20 @@ def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.Completio
             for name, parameter in PARAMETERS[kind].items()
             if block is None or found[1] or name not in block.settings
         ]
-    if found := _BLOCK.search(before):
+    if found := _TYPED_BLOCK.search(before):
         return found[1], [_item(name, types.CompletionItemKind.Class, "", meaning) for name, meaning in _BLOCKS.items()]
-    if found := _GET.search(before):
+    if found := _TYPED_GET.search(before):
         return found[1], _words(
             {"ENV": "an environment variable, read at load", "SECRET": "a file of secrets_dir, read at load"}
         )
-    if (found := _VALUE.search(before)) and (parameter := _parameter_named(part, offset, found[1])):
+    if (found := _TYPED_VALUE.search(before)) and (parameter := _parameter_named(part, offset, found[1])):
         values = ("true", "false") if parameter.kind is Kind.BOOLEAN else tuple(parameter.choices)
         return found[2], [_item(str(value), types.CompletionItemKind.EnumMember, parameter.name) for value in values]
-    if found := _TYPE.search(before):
+    if found := _TYPED_TYPE.search(before):
         return found[1], _words({"WITH TYPE REST_API": ""})
-    if found := _DEFINED.search(before):
+    if found := _TYPED_DEFINE.search(before):
         return found[1], _words({"ROUTE": "DEFINE ROUTE <name> WITH TYPE REST_API"})
-    if found := _FIRST_WORD.search(before):
+    if found := _TYPED_FIRST_WORD.search(before):
         words = {"DEFINE ROUTE": "begins a route", "ADD": "begins a block, or a header", "WITH": "sets something"}
         return found[1], _words(words)
     return "", []
@@ -148,9 +148,9 @@ def _describe(part: Part, offset: int) -> tuple[str, int, int] | None:
             continue
         before = part.text[max(0, start + found.start() - _BEFORE) : start + found.start()]
         name, place = found[0].upper(), (start + found.start(), start + found.end())
-        if _NAME.search(before) and (parameter := _parameter_named(part, offset, name)):
+        if _TYPED_SETTING.search(before) and (parameter := _parameter_named(part, offset, name)):
             return markdown_of(parameter), *place
-        if _BLOCK.search(before) and name in _BLOCKS:
+        if _TYPED_BLOCK.search(before) and name in _BLOCKS:
             return f"`{name}`: {_BLOCKS[name]}", *place
     return None
 
@@ -239,7 +239,7 @@ _LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """A topic in a file: a filter that is subscribed to, or a topic that is published to, as `topic_pattern` has it."""
+    """A topic in a file: a filter that is subscribed to, or the pattern (`topic_pattern`) of what is published to."""
 
     path: str
     range: types.Range

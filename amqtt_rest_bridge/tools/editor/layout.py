@@ -29,9 +29,9 @@ _BEFORE_NAME = re.compile(rf"GET{_SKIPPED}+(?:ENV|SECRET){_SKIPPED}*", re.IGNORE
 class Statement:
     """A statement: a text from `offset` up to the next one, comments included, whose first word begins a line.
 
-    `level` is the indentation of that line. `keywords` are the numbers of the words in upper case; from the word `head`
-    on, words may be on lines of their own. `name` is that of a block, setting or header. With `verbatim` the text stays
-    as it is.
+    `level` is the indentation of that line. `keywords` are the numbers of the words in upper case, from 0. The first
+    `head` words stay on one line, such as WITH and a name; the words behind them keep their lines. `name` is that of a
+    block, setting or header. With `verbatim` the text stays as it is.
     """
 
     offset: int

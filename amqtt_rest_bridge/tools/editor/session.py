@@ -68,7 +68,7 @@ class Session:
     def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
         """Take the text of a cell, which is used instead of the file of its notebook."""
         self.project.remove(notebook)
-        # Not by the number of the cell, which changes when another one is inserted before it.
+        # The path of a cell ends with the name that the editor gives it: its number changes when a cell is inserted.
         self._begin_reading(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
 
     def change(self, uri: str, version: int | None, changes: Iterable[types.TextDocumentContentChangeEvent]) -> None:
