@@ -58,17 +58,16 @@ def test_get_and_post_take_the_same_options_with_the_same_effect(client: Client)
         assert got.headers.get("Link") == posted.headers.get("Link")
 
 
-@pytest.mark.parametrize("path", LISTS)
-def test_results_are_sorted_as_asked(client: Client, path: str) -> None:
-    assert client.slugs(f"{path}&sort=title") == ["alarm", "eclair", "zebra"]
-    assert client.slugs(f"{path}&sort=newest") == ["alarm", "eclair", "zebra"]
-    assert client.slugs(path) == client.slugs(f"{path}&sort=relevance")
-
-
-def test_a_list_without_a_text_is_sorted_as_asked(client: Client) -> None:
-    newest = ["weather", "alarm", "eclair", "zebra"]
-    assert client.slugs("/api/templates") == client.slugs("/api/templates?sort=newest") == newest
-    assert client.slugs("/api/templates?sort=relevance") == newest
+def test_results_are_sorted_as_asked_with_their_scores_and_the_words_found(client: Client) -> None:
+    pumps = ["alarm", "eclair", "zebra"]
+    for path in LISTS:
+        assert client.slugs(f"{path}&sort=title") == client.slugs(f"{path}&sort=newest") == pumps
+        assert client.slugs(path) == client.slugs(f"{path}&sort=relevance")
+    for sort in ("relevance", "newest", "title"):
+        found = client.get(f"/api/search?q=pump&sort={sort}").json["results"]
+        assert all(0 < each["score"] <= 1 and each["matched"] == ["pump"] for each in found)
+    for sort in ("", "?sort=newest", "?sort=relevance"):
+        assert client.slugs(f"/api/templates{sort}") == ["weather", *pumps]
     assert client.slugs("/api/templates?sort=title") == ["alarm", "eclair", "weather", "zebra"]
     posted = client.post({"query": "", "sort": "title"}).json["results"]
     assert [(each["slug"], each["score"]) for each in posted[:2]] == [("alarm", 0), ("eclair", 0)]
@@ -76,17 +75,9 @@ def test_a_list_without_a_text_is_sorted_as_asked(client: Client) -> None:
 
 def test_titles_that_begin_alike_are_in_the_order_of_their_ends(sqlite_store: Store) -> None:
     sqlite_store.bring(*(template(f"t{n}", title=f"Receive a webhook from {9 - n}") for n in range(10)))
-    client = sqlite_store.client()
-    expected = [f"t{9 - n}" for n in range(10)]
+    client, expected = sqlite_store.client(), [f"t{9 - n}" for n in range(10)]
     assert client.slugs("/api/templates?sort=title") == expected
     assert client.slugs("/api/search?q=webhook&sort=title&limit=4") == expected[:4]
-
-
-def test_a_score_and_the_words_found_stay_under_every_order(client: Client) -> None:
-    for sort in ("relevance", "newest", "title"):
-        for found in client.get(f"/api/search?q=pump&sort={sort}").json["results"]:
-            assert 0 < found["score"] <= 1
-            assert found["matched"] == ["pump"]
 
 
 def test_exact_searches_for_the_words_as_typed(client: Client) -> None:
@@ -121,19 +112,15 @@ def test_meta_counts_the_facets_of_the_results(client: Client) -> None:
     assert (everything["total"], everything["facets"]) == (4, client.get("/api/facets").json)
 
 
-@pytest.mark.parametrize("path", LISTS)
-def test_fields_choose_the_members_of_results(client: Client, path: str) -> None:
-    for found in client.get(f"{path}&fields=title,id, ,id").json["results"]:
-        assert list(found) == ["id", "title"]
-    assert [list(found) for found in client.get(f"{path}&fields=difficulty").json["results"]].count([]) == 2
-    marked = client.get(f"{path}&fields=id&highlight=true").json["results"]
-    assert {tuple(found) for found in marked} == {("id", "snippet")}
-
-
-def test_fields_of_post_are_a_list_or_a_text(client: Client) -> None:
-    wanted = [client.post({"query": "pump", "fields": given}).json for given in (["score", "id"], "id,score")]
-    assert wanted[0] == wanted[1]
-    assert list(wanted[0]["results"][0]) == ["id", "score"]
+def test_fields_choose_the_members_of_results(client: Client) -> None:
+    for path in LISTS:
+        for found in client.get(f"{path}&fields=title,id, ,id").json["results"]:
+            assert list(found) == ["id", "title"]
+        assert [list(found) for found in client.get(f"{path}&fields=difficulty").json["results"]].count([]) == 2
+        marked = client.get(f"{path}&fields=id&highlight=true").json["results"]
+        assert {tuple(found) for found in marked} == {("id", "snippet")}
+    for given in (["score", "id"], "id,score"):
+        assert list(client.post({"query": "pump", "fields": given}).json["results"][0]) == ["id", "score"]
 
 
 def test_a_snippet_is_escaped_but_for_its_marks(client: Client) -> None:

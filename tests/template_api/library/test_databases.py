@@ -1,6 +1,5 @@
 """The database under the library: made, upgraded, refused, lost and found again."""
 
-import json
 import re
 import signal
 import sqlite3
@@ -22,6 +21,7 @@ from tests.support.library_store import Store, template
 from tests.support.postgres import Postgres
 from tests.support.served_api import Served
 from tests.support.waiting import eventually
+from tests.template_api.library.imports import write_lines
 
 LATER = {"notebooks": ["role"], "library": ["synonyms"], "templates": ["updated_at", "prepared"]}
 """The columns that the first version of the schema lacks."""
@@ -131,47 +131,34 @@ def assert_told_once_a_loss(served: Served) -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("answers_never", [False, True], ids=["stopped", "never answers"])
 def test_a_lost_database_answers_500_and_service_returns_by_itself(
-    own_postgres: Postgres, tmp_path: Path, serve: Callable[..., Any]
+    own_postgres: Postgres, tmp_path: Path, serve: Callable[..., Any], answers_never: bool
 ) -> None:
-    library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(template("one", title="Receive a webhook")))
-    with serve("--database-url", own_postgres.new_database(), "--library", str(library)) as served:
-        ask_until(served, "/api/templates/one", 200)
-        own_postgres.stop()
-        try:
-            ask_until(served, "/api/templates/one", 500)
-            paths = ("/api/templates/one", "/api/search?q=webhook", "/api/templates?limit=7", "/ready")
-            lost = [served.get(path) for path in paths]
-        finally:
-            own_postgres.start()
-        assert [(answer.status, answer.json["error"]["code"]) for answer in lost] == [
-            (500, "template_unavailable"),
-            (500, "search_failed"),
-            (500, "search_failed"),
-            (500, "library_unavailable"),
-        ]
-        assert ask_until(served, "/api/search?q=webhook", 200).json["results"][0]["slug"] == "one"
-    assert_told_once_a_loss(served)
-
-
-@pytest.mark.postgres
-def test_a_database_that_never_answers_is_given_up_and_service_returns_by_itself(
-    own_postgres: Postgres, tmp_path: Path, serve: Callable[..., Any]
-) -> None:
-    library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(template("one")))
+    library = write_lines(tmp_path / "library.jsonl", template("one", title="Receive a webhook"))
     module = "template_api.library.postgres"
-    patience = {f"{module}.ANSWER_SECONDS": 1.0, f"{module}.PING_SECONDS": 0.5}
+    patience = {f"{module}.ANSWER_SECONDS": 1.0, f"{module}.PING_SECONDS": 0.5} if answers_never else None
     arguments = ("--database-url", own_postgres.new_database(), "--library", str(library))
+    paths = ("/api/templates/one", "/api/search?q=webhook", "/api/templates?limit=7", "/ready")
+    codes = ["template_unavailable", "search_failed", "search_failed", "library_unavailable"]
     with serve(*arguments, constants=patience) as served:
-        ask_until(served, "/api/templates/one", 200)
-        own_postgres.signal(signal.SIGSTOP)
+        ask_until(served, paths[0], 200)
+        if answers_never:
+            own_postgres.signal(signal.SIGSTOP)
+        else:
+            own_postgres.stop()
         try:
-            ask_until(served, "/api/templates/one", 500)  # a wait without an end would end this test
+            ask_until(served, paths[0], 500)  # a wait without an end would end this test
+            lost = [] if answers_never else [served.get(path) for path in paths]
         finally:
-            own_postgres.signal(signal.SIGCONT)
-        ask_until(served, "/api/templates/one", 200)
+            if answers_never:
+                own_postgres.signal(signal.SIGCONT)
+            else:
+                own_postgres.start()
+        assert [(answer.status, answer.json["error"]["code"]) for answer in lost] == [
+            (500, code) for code in codes[: len(lost)]
+        ]
+        assert ask_until(served, paths[1], 200).json["results"][0]["slug"] == "one"
     assert_told_once_a_loss(served)
 
 

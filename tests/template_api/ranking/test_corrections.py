@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from template_api.ranking import Ranking, SearchIndex
+from template_api.ranking import Ranking, SearchIndex, Synonyms
 from template_api.ranking.meaning import MOST_CORRECTED
 from template_api.ranking.tokens import STOP_WORDS, stem
 from template_api.ranking.vocabulary import SHORTEST_DOUBTED
-from template_api.records import Page, Word
+from template_api.records import Page, SynonymRule, Word
 from tests.benchmarks.ranking import Texts, documents
 from tests.template_api.ranking.indexed import document, indexed
 
@@ -183,9 +183,11 @@ def test_misspelt_words_of_templates_change_nothing_for_words_spelt_right() -> N
     assert kept > 0.75, "who misspells them as well finds what is meant"
 
 
-def test_an_exact_search_changes_no_word(library: Ranking) -> None:
+def test_an_exact_search_changes_no_word_and_has_no_synonyms(library: Ranking) -> None:
     assert library.search("webhok", 10, exact=True) == Page(ignored=("webhok",))
     assert library.search("web hook", 10, exact=True).total == 0
+    synonyms = Synonyms([SynonymRule(("Wetter", "webhook"), ("Wetter", "webhook"))])
+    assert library.with_synonyms(synonyms).search("Wetter", 10, exact=True).total == 0
     assert [hit.template for hit in library.search("webhook supervis", 10, exact=True).found] == ["webhook"]
 
 

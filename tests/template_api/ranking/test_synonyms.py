@@ -102,10 +102,6 @@ def test_a_word_that_the_library_has_comes_before_its_synonyms_and_is_not_change
     assert found.corrected == ()
 
 
-def test_an_exact_search_has_no_synonyms(library: Ranking) -> None:
-    assert library.search("Wetter", 10, exact=True).total == 0
-
-
 def test_the_shipped_list_has_each_phrase_once_in_a_group_and_hundreds_of_groups() -> None:
     rules = shipped_synonyms()
     assert len(rules) >= 300
