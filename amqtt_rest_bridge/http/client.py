@@ -2,8 +2,8 @@
 
 `engine.event` has built the request, and judges the response. libcurl connects, keeps connections, speaks TLS, HTTP/1.1
 and HTTP/2, goes through proxies, and bounds time and bytes; `transfer` runs it for one attempt. This module adds what
-routes promise: it follows redirects by our rule, logs in with Digest, waits for a turn before each request that leaves,
-and decides which request may be sent twice.
+routes promise: it follows the redirects that `origin.may_follow` allows, logs in with Digest, waits for a turn before
+each request, and decides which request may be sent twice.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ from amqtt_rest_bridge.lot.model import (
     values_of,
 )
 
-_DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # secret: allows guesses and replays
+_DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # a secret: it allows to guess the password
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SHAPE: Final = re.compile(r"[\r\n\0]")
+_LINE_END: Final = re.compile(r"[\r\n\0]")
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
 Turn = Callable[[], Awaitable[None]]
 """Returns when the next request may leave."""
@@ -86,8 +86,8 @@ class ClientOptions:
     """The options of a client: its server, bounds, TLS and the environment in which a proxy is looked up.
 
     `timeout` is in seconds and bounds an attempt as a whole, `max_response_bytes` a body before and after decoding.
-    `environment` is searched for HTTP_PROXY, HTTPS_PROXY and NO_PROXY; it may hold passwords. `addresses` are those of
-    host names, by name and port, in place of the system's; for tests.
+    `environment` is searched for HTTP_PROXY, HTTPS_PROXY and NO_PROXY; it may hold passwords. `addresses` replaces the
+    addresses that the system knows of a host name and port, for tests.
     """
 
     origin: Origin
@@ -117,9 +117,9 @@ class HttpClient:
         self._digest = digest
         self._clock = clock
         self._server = _Server(options.origin, options)
-        self._servers = {options.origin: self._server}  # two at most: a redirect may lead to the same host's HTTPS
+        self._servers = {options.origin: self._server}  # two at most: a redirect may lead to HTTPS of the host
         self._tls = TlsSettings(options.tls)
-        self._connections: Connections | None = None  # while there may be any
+        self._connections: Connections | None = None  # None while none is open
         self._last_used = 0.0  # when a connection was used, by `clock`
         self._timer: asyncio.TimerHandle | None = None
 
@@ -131,23 +131,24 @@ class HttpClient:
 
         Args:
             request: What is sent.
-            turn: Awaited before each request that leaves: redirects and repetitions are requests too. The time of that
-                wait is neither part of the timeout nor of `HttpResponse.elapsed`.
+            turn: Awaited before each request; redirects and repetitions are requests too. This wait counts neither for
+                the timeout nor for `HttpResponse.elapsed`.
 
         Raises:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
             ValueError: The URL is not of this client's server, or a header would change the shape of the request.
         """
         _check_names(tuple([name for name, _ in request.headers]))
-        if _SHAPE.search("".join([value for _, value in request.headers])):
+        if _LINE_END.search("".join([value for _, value in request.headers])):
             raise ValueError("Invalid header value")
         lines = [(f"{name}: {value}" if value.strip() else f"{name};").encode() for name, value in request.headers]
         server, url, spent, is_repeated = self._server, request.url, 0.0, False
         target = self._target(url)
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
-        has_own_login = self._digest is None or bool(values_of(request.headers, "authorization"))
-        login = None if self._digest is None or has_own_login else RequestLogin(self._digest)
-        credentials = server.credentials
+        login = None
+        if self._digest is not None and not values_of(request.headers, "authorization"):
+            login = RequestLogin(self._digest)
+        credentials = server.credentials  # which the server may echo, so they are masked in failures
         while True:
             if turn is not None:
                 await turn()
@@ -166,7 +167,7 @@ class HttpClient:
                 continue
             finally:
                 spent += self._clock() - began
-            if login is not None and login.repeats(head.status, head.fields):
+            if login is not None and login.must_repeat(head.status, head.fields):
                 continue
             locations = values_of(head.fields, "location") if redirects and head.status in REDIRECTS else []
             following = resolve(url, locations[0]) if locations else None
@@ -236,7 +237,10 @@ class HttpClient:
 
 
 class _Server:
-    """One origin for libcurl: what URLs begin with, the proxy on the way, and the settings of both."""
+    """A server for libcurl: what its URLs begin with, the proxy on the way, and the settings of both.
+
+    `where` is what messages call it, `credentials` are those of the proxy.
+    """
 
     def __init__(self, origin: Origin, options: ClientOptions) -> None:
         proxy = find_proxy(origin, options.environment)

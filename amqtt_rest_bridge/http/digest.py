@@ -1,8 +1,8 @@
 """Digest access authentication (RFC 7616): which challenge is answered, and with what. Pure.
 
 A server refuses the first request with a challenge: an algorithm and a nonce. The request is sent again with a digest
-of the password and both; later ones answer the same nonce at once, each with the next count, until the server names
-another nonce. The password itself is never sent.
+of the password, the nonce and the request. Later requests answer the same nonce at once, each with the next count,
+until the server names another nonce. The password itself is never sent.
 """
 
 import hashlib
@@ -35,9 +35,10 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The challenge of a server. `algorithm` is written as the server wrote it, None without one.
+    """The challenge of a server; its parts are named as in RFC 7616 section 3.3.
 
-    `qop` is whether the server names `auth`. A challenge without any qop is that of RFC 2069, as old cameras send.
+    `algorithm` is as the server wrote it; None if it wrote none, which means MD5. `qop` is False if the server offers
+    none, as old cameras do (RFC 2069). `stale` says that the nonce alone was refused, not the credentials.
     """
 
     realm: str
@@ -85,50 +86,53 @@ class Challenge:
 
 @dataclass(slots=True)
 class AnsweredChallenge:
-    """A challenge, and how often it was answered."""
+    """A challenge, and how many requests have answered it."""
 
     challenge: Challenge
     count: int = 0
 
 
 class DigestLogin:
-    """The Digest login of a route: its requests answer the last challenge to which the server has accepted an answer.
+    """The Digest login of a route, which all its requests share.
 
     Args:
         config: Has USERNAME and PASSWORD.
-        chance: Returns hexadecimal digits that cannot be guessed.
+        new_cnonce: Returns hexadecimal digits that cannot be guessed.
     """
 
-    def __init__(self, config: RestApiConfig, chance: Callable[[], str]) -> None:
+    def __init__(self, config: RestApiConfig, new_cnonce: Callable[[], str]) -> None:
         self.credentials = config.username or "", config.password or ""
-        self.chance = chance
+        self.new_cnonce = new_cnonce
         self.accepted: AnsweredChallenge | None = None
+        """The last challenge to which the server has accepted an answer. New requests answer it."""
 
 
 class RequestLogin:
-    """Answers the challenges to one request of a route.
+    """The Digest login of one request, which may be sent several times.
 
-    A challenge stays with this request until the server has accepted its answer: a nonce may be valid for one request
-    only, so no other request may use it first.
+    No other request answers a challenge to this request before the server has accepted an answer of this one: a nonce
+    may be valid for one request only.
     """
 
     def __init__(self, route: DigestLogin) -> None:
         self._route = route
-        self._answers: AnsweredChallenge | None = None
-        self._repeated = 0
+        self._answered: AnsweredChallenge | None = None  # by the request as it was sent last
+        self._repeats = 0  # of the request, after a 401
 
     def authorization(self, method: str, target: str) -> str | None:
-        """Return the value of Authorization for the request, None where no challenge is known."""
-        if not self._repeated:
-            self._answers = self._route.accepted
-        answers = self._answers
-        if answers is None:
+        """Return the value of Authorization for the request, None if no challenge is known."""
+        if not self._repeats:
+            self._answered = self._route.accepted
+        answered = self._answered
+        if answered is None:
             return None
-        answers.count += 1
-        return answers.challenge.answer(self._route.credentials, method, target, answers.count, self._route.chance())
+        answered.count += 1
+        return answered.challenge.answer(
+            self._route.credentials, method, target, answered.count, self._route.new_cnonce()
+        )
 
-    def repeats(self, status: int, headers: Pairs) -> bool:
-        """Return whether the request is sent again, with credentials for what its response says.
+    def must_repeat(self, status: int, headers: Pairs) -> bool:
+        """Note the response to the request; return whether the request has to be sent again.
 
         After a 401 a request of any method is repeated, since the server has not processed it. It is repeated a second
         time only if its nonce was `stale`; otherwise the credentials are wrong.
@@ -137,32 +141,32 @@ class RequestLogin:
             CallError: The server asks for a login other than Digest, or for a digest that is not supported.
         """
         if status != HTTPStatus.UNAUTHORIZED:
-            if self._answers is None:
+            if self._answered is None:
                 return False
-            if self._repeated:
-                self._route.accepted, self._repeated = self._answers, 0
+            if self._repeats:
+                self._route.accepted, self._repeats = self._answered, 0
             for following in values_of(headers, "authentication-info"):
                 nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
                 if nonce and not CONTROL.search(nonce):
-                    self._route.accepted = AnsweredChallenge(replace(self._answers.challenge, nonce=nonce))
+                    self._route.accepted = AnsweredChallenge(replace(self._answered.challenge, nonce=nonce))
             return False
-        if self._route.accepted is self._answers:
+        if self._route.accepted is self._answered:
             self._route.accepted = None
-        challenge = strongest(values_of(headers, "www-authenticate"))
-        if self._repeated >= _MOST_REPEATS or (self._repeated and not challenge.stale):
-            self._repeated = 0
+        challenge = strongest_challenge(values_of(headers, "www-authenticate"))
+        if self._repeats >= _MOST_REPEATS or (self._repeats and not challenge.stale):
+            self._repeats = 0
             return False
-        self._answers, self._repeated = AnsweredChallenge(challenge), self._repeated + 1
+        self._answered, self._repeats = AnsweredChallenge(challenge), self._repeats + 1
         return True
 
 
-def strongest(values: Iterable[str]) -> Challenge:
-    """Return the challenge to answer, of all values of WWW-Authenticate: the one with the strongest algorithm.
+def strongest_challenge(values: Iterable[str]) -> Challenge:
+    """Return the challenge with the strongest algorithm out of the values of WWW-Authenticate.
 
-    Not the first one, since an attacker that adds a challenge must not be able to choose MD5.
+    Their order does not count: an attacker that adds a challenge must not be able to choose MD5.
 
     Raises:
-        CallError: There is none that can be answered.
+        CallError: No challenge can be answered.
     """
     offered: list[tuple[str, dict[str, str]]] = []
     for scheme, name, text in _items(", ".join(values)):
@@ -189,7 +193,7 @@ def _unanswerable(reason: str) -> CallError:
 
 
 def _challenge_of(fields: Mapping[str, str]) -> Challenge | None:
-    """Return the challenge of these fields, None for one that is ignored, since it cannot be answered."""
+    """Return the challenge with these parameters, None if it cannot be answered."""
     realm, nonce, opaque = fields.get("realm"), fields.get("nonce"), fields.get("opaque")
     algorithm, qops = fields.get("algorithm"), _qops(fields)
     if realm is None or not nonce or (algorithm or "md5").lower() not in _ALGORITHMS:
@@ -205,9 +209,9 @@ def _qops(fields: Mapping[str, str]) -> list[str]:
 
 
 def _items(text: str) -> Iterable[tuple[str, str, str]]:
-    """Yield the schemes of challenges and the parameters that follow each, as scheme, name, value (RFC 9110, 11.3).
+    """Yield each scheme of challenges as (scheme, "", ""), then its parameters as ("", name, value).
 
-    What is malformed is skipped up to the next comma.
+    The syntax is that of RFC 9110 section 11. A malformed part is skipped up to the next comma.
     """
     offset, text = 0, text[:_MOST_BYTES]
     while (offset := _BETWEEN.match(text, offset).end()) < len(text):  # type: ignore[union-attr]  # it always matches

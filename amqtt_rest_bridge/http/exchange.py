@@ -28,7 +28,7 @@ RETRY_AFTER: Final[Headers] = (("Retry-After", "1"),)
 
 
 class Caller:
-    """The peer that waits for an answer. `http.connection` has those of a port; one of this class never leaves."""
+    """The peer that waits for an answer. A peer of this base class never leaves; those of a port are connections."""
 
     has_left = False
     """Whether it has closed its side. It may still wait for its answer: TCP does not say (RFC 9293 section 3.6)."""
@@ -70,7 +70,7 @@ class Request(Struct, frozen=True):
             adds the endpoint's own headers, such as CORS headers.
         remote: The address of the peer.
         caller: The peer.
-        may_wait: False if too many answers of the port are being made: one that has to wait is refused.
+        may_wait: False if too many answers of the port are being made. A request that has to wait is refused then.
     """
 
     id: str

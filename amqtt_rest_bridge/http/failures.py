@@ -26,6 +26,7 @@ MOST_LINES: Final = 100
 """Lines of a response's head."""
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")  # a TLS server answers a plain request with an alert or handshake
+# Words in the texts of OpenSSL and libcurl, in lower case.
 _NO_TLS: Final = ("wrong version number", "http request", "record layer failure", "unknown protocol", "packet length")
 _VERSION: Final = ("unsupported protocol", "alert protocol version", "no protocols available")
 _CLIENT_CERTIFICATE: Final = (
@@ -112,12 +113,12 @@ def files_unusable(where: str, error: ConfigurationError) -> CallError:
     return catalogue.TLS_FILES.error(f"no TLS with {where}: {error}")
 
 
-def connection_ended(where: str, phase: Phase, *, is_cut: bool = True, tls: bool = True) -> CallError:
-    """Explain that a connection was closed (`is_cut`) or broke before the response was complete."""
+def connection_ended(where: str, phase: Phase, *, was_closed: bool = True, tls: bool = True) -> CallError:
+    """Explain that a connection was closed, or broke, before the response was complete."""
     row = catalogue.CONNECTION_ENDED
     if phase is Phase.WAITING:  # with TLS 1.3 a server refuses a client's certificate only after the handshake
         row = catalogue.TLS_CONNECTION_ENDED if tls else catalogue.PLAIN_CONNECTION_ENDED
-    return row.error(f"{where} {'closed' if is_cut else 'broke off'} the connection while {phase}")
+    return row.error(f"{where} {'closed' if was_closed else 'broke off'} the connection while {phase}")
 
 
 def closed_before(where: str) -> CallError:
@@ -142,16 +143,19 @@ def _not_answered(where: str, end: AttemptEnd, limit: int) -> CallError:
     if phase is Phase.BODY and "unexpected eof" in end.text.lower():
         what = f"{where} closed the connection while {phase}, without TLS's close_notify"
         return catalogue.CONNECTION_ENDED.error(what)
-    is_cut = code in (pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE) or not end.os_error
-    return connection_ended(where, phase, is_cut=is_cut, tls=end.tls)
+    was_closed = code in (pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE) or not end.os_error
+    return connection_ended(where, phase, was_closed=was_closed, tls=end.tls)
 
 
 def _not_connected(where: str, end: AttemptEnd) -> CallError:
+    """Explain why there is no connection to the server."""
     code = end.code
     if end.connect_status >= 300 or "CONNECT" in end.text or code in _NOT_HTTP:
-        answered = f"answered {describe_status(end.connect_status)}" if end.connect_status else "opened no tunnel"
-        answered = "answered with something that is not HTTP" if code in _NOT_HTTP else answered
-        return catalogue.PROXY_REFUSED.error(f"no connection to {where}: the proxy {answered}", unsent=True)
+        if code in _NOT_HTTP:
+            did = "answered with something that is not HTTP"
+        else:
+            did = f"answered {describe_status(end.connect_status)}" if end.connect_status else "opened no tunnel"
+        return catalogue.PROXY_REFUSED.error(f"no connection to {where}: the proxy {did}", unsent=True)
     if code in (pycurl.E_COULDNT_RESOLVE_HOST, pycurl.E_COULDNT_RESOLVE_PROXY):
         return catalogue.UNKNOWN_HOST.error(f"the host name of {where} is not known", unsent=True)
     if end.tls and code != pycurl.E_COULDNT_CONNECT:
@@ -169,7 +173,7 @@ def _was_closed(end: AttemptEnd) -> bool:
 def _tls_failed(where: str, end: AttemptEnd) -> CallError:
     """Explain why TLS could not be established, or broke.
 
-    `unsent` is set only when trying again may help: a handshake that was cut off, not a certificate that was refused.
+    Only a handshake that was cut off is `unsent`, so that the call is tried again; a refused certificate stays refused.
     """
     reason = end.text.lower().partition(", errno")[0].rpartition(":")[2].strip()
     message, row = f"TLS with {where} failed: {reason}", catalogue.NO_TLS

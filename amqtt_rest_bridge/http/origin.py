@@ -15,9 +15,9 @@ from amqtt_rest_bridge.errors import ConfigurationError
 DEFAULT_PORTS = {"http": 80, "https": 443}
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
-_UPGRADE = ("http", 80, "https", 443)
+_UPGRADE = ("http", 80, "https", 443)  # the one redirect to another scheme and port that is followed
 
-# Printable ASCII stays as the author wrote it; the rest is not allowed in a request line (RFC 9112 section 3.2).
+# Printable ASCII stays as it was written; the rest is not allowed in a request line (RFC 9112 section 3.2).
 _KEPT = "".join(map(chr, range(0x21, 0x7F)))
 # Python's codec is IDNA 2003, which makes another name of these than IDNA 2008 does (RFC 5894 section 7.2).
 _IDNA_DEVIATIONS = frozenset("ßς\u200c\u200d")
@@ -139,7 +139,8 @@ def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
 def _is_exempt(entry: str, target: Origin) -> bool:
     """Return whether an entry of NO_PROXY covers a target.
 
-    It is a name, which covers its subdomains, an address, a network, or `*`. A name or address may have a port.
+    An entry is a name, which covers its subdomains too, an address, a network, or `*`. A name or address may have a
+    port.
     """
     if entry == "*":
         return True

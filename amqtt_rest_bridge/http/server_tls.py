@@ -65,11 +65,8 @@ class TlsFiles:
                 continue
             except ssl.SSLCertVerificationError as refused:
                 if refused.verify_code in _OUT_OF_TIME:
-                    what, why = (
-                        "callers refuse server_certfile %s: %s; put a new one in its place",
-                        refused.verify_message,
-                    )
-                    log.warning(what, self.certfile, why)
+                    why = refused.verify_message
+                    log.warning("callers refuse server_certfile %s: %s; put a new one in its place", self.certfile, why)
                 return
 
 
@@ -132,7 +129,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._pause()
 
     def eof_received(self) -> bool:
-        """Report it to the connection; return whether the socket stays open for an answer."""
+        """Report that the peer sends nothing more; return whether the socket stays open for an answer."""
         return self._has_shaken_hands and self._connection.eof_received()
 
     def pause_writing(self) -> None:

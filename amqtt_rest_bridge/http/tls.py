@@ -17,8 +17,8 @@ import pycurl
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.system import refuse_passphrase, regular_file
 
-Identity = tuple[str, int, int, int]
-"""A file as it is: path, time of change (ns), inode, size."""
+FileState = tuple[str, int, int, int]
+"""By what a changed file is known: its path, time of change (ns), inode and size."""
 Settings = tuple[tuple[int, Any], ...]
 """Options of a libcurl handle with their values."""
 
@@ -60,7 +60,7 @@ class TlsSettings:
 
     def __init__(self, options: TlsOptions) -> None:
         self._options = options
-        self._seen: tuple[Identity, ...] | None = None
+        self._seen: tuple[FileState, ...] | None = None
         self._settings: Settings | None = None
         self._fault = ""
 
@@ -73,7 +73,7 @@ class TlsSettings:
             ConfigurationError: A file cannot be used and none was before; the message names its setting and its path.
         """
         try:
-            found = tuple(_identity(setting, path) for setting, path in self._options.files.items())
+            found = tuple(_state_of(setting, path) for setting, path in self._options.files.items())
             if found != self._seen:
                 self._seen, options = found, self._options
                 check_files(options)
@@ -98,7 +98,7 @@ class TlsSettings:
 def check_files(options: TlsOptions) -> None:
     """Raise `ConfigurationError` for files that cannot be used; reads them."""
     for setting, path in options.files.items():
-        _identity(setting, path)  # OpenSSL would wait for ever for a FIFO
+        _state_of(setting, path)  # OpenSSL would wait for ever for a FIFO
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ca_file:
         try:
@@ -135,7 +135,7 @@ def _system_authorities() -> Settings:
     return () if file is None else ((pycurl.CAINFO, file),)
 
 
-def _identity(setting: str, path: str) -> Identity:
+def _state_of(setting: str, path: str) -> FileState:
     try:
         status = regular_file(path)
     except OSError as error:
