@@ -37,7 +37,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.stages.batch import Batches, batch_of, halve
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order
-from amqtt_rest_bridge.engine.stages.overload import AT_ONCE, RoomQueue
+from amqtt_rest_bridge.engine.stages.overload import REFUSED_AT_ONCE, RoomQueue
 from amqtt_rest_bridge.engine.stages.rate_limit import Pace
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""
-_EXAMINED_TOGETHER: Final = 32
-_QUICKLY_PARSED: Final = 16 << 10  # bytes
-_SHORT_SECONDS: Final = 0.001
+_EXAMINED_TOGETHER: Final = 32  # calls, before other tasks have their turn
+_QUICKLY_PARSED: Final = 16 << 10  # bytes of a payload; a smaller one is parsed at once
+_SHORT_SECONDS: Final = 0.001  # a payload that takes longer to parse is followed by a pause
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
 
 
@@ -109,7 +109,8 @@ class RouteCalls:
     ) -> RunKey:  # fmt: skip
         """Make a call of a message for an event: the call is admitted, waits for room, or is refused.
 
-        The delivery is held until the call has ended. Returns the key from which the id of the run is made.
+        The delivery is held until the call has ended. `size` is the number of bytes that count for the message, if that
+        is more than its payload. Returns the key from which the id of the run is made.
         """
         call = self._make_call(event, message, hops, delivery, size)
         call.retry_of = retry_of
@@ -132,7 +133,10 @@ class RouteCalls:
         return Call(number, self._queue_for_place, self.definition.events[event], message, size, hops, delivery)
 
     def _admit(self, call: Call) -> None:
-        """Admit a call, queue it for room, or refuse it. Where the source heeds the room, a call is always admitted."""
+        """Admit a call, queue it for room, or refuse it.
+
+        A call is always admitted if its source bounds what it sends (`Delivery.is_bounded`), or keeps it on disk.
+        """
         delivery, failure = call.delivery, None
         if call.hops >= MAX_HOPS:
             went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
@@ -211,11 +215,13 @@ class RouteCalls:
                 continue
             if verdict is not None:
                 self._end_without_place(call, verdict)
-            elif call.event.event.batch_size is not None and call.line is None:  # else its line would never go on
+            elif call.event.event.batch_size is not None and call.line is None:  # in a batch, it would hold up its line
                 self._batches.add(call)
             else:
                 call.discard_request()
-                call.has_begun = call.has_begun or not call.has_payload  # its only request is built by this definition
+                call.has_begun = (
+                    call.has_begun or not call.has_payload
+                )  # the payload is gone: no other definition can build it
                 self._place_queue.append(call)
                 self._give_places()
         self._is_examining = False
@@ -484,7 +490,7 @@ class RouteCalls:
     async def _refuse_removed(self, calls: list[Call]) -> None:
         for number, call in enumerate(calls):
             self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-            if number % AT_ONCE == 0:
+            if number % REFUSED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def share_limits(self, workers: int) -> None:

@@ -87,8 +87,8 @@ class ClientMode:
             message: The message.
             delivery: Held until the call has ended.
             retry_of: The id of the run that is repeated.
-            hops: See `offer`.
-            size: See there.
+            hops: Routes that the message has passed through.
+            size: Bytes that count for the message. The length of the payload counts if it is more.
 
         Returns:
             The key from which the id of the run is made, None if the event is gone.
@@ -145,19 +145,19 @@ class ClientMode:
 
     def drop_calls(self) -> None:
         """Drop waiting calls whose delivery `is_dropped`: their source delivers the message again."""
-        for calls in self._all():
+        for calls in self._all_calls():
             calls.drop_calls()
 
     def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
         self._workers, self._shared.ordered_until = workers, ordered_until
-        for calls in self._all():
+        for calls in self._all_calls():
             calls.share_limits(workers)
 
     def stop(self) -> None:
         """Begin no more calls except for open batches. Running calls go on; waiting ones are left to their source."""
         self._schedule.stop()
-        for calls in self._all():
+        for calls in self._all_calls():
             calls.stop()
 
     async def drain(self, seconds: float) -> None:
@@ -172,7 +172,7 @@ class ClientMode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for calls in self._all():
+        for calls in self._all_calls():
             lost, kept = calls.messages_left()
             if lost:
                 log.warning("route %s: %d message(s) had not been answered at the end", calls.name, lost)
@@ -182,7 +182,7 @@ class ClientMode:
                 calls.definition.client.close()
         self._outcomes.quiet_log.flush()
 
-    def _all(self) -> Iterator[RouteCalls]:
+    def _all_calls(self) -> Iterator[RouteCalls]:
         yield from self._routes.values()
         yield from self._gone.values()
 

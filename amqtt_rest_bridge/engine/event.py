@@ -104,7 +104,7 @@ class Attempts(Struct, eq=False):
 
 
 class KeyClaim(NamedTuple):
-    """The DEDUPE_KEY of a call. If it was not seen before, no other call gets it until this one has ended."""
+    """The claim of a call on its DEDUPE_KEY. Unless the key was seen, other calls get it after the end of this one."""
 
     key: bytes
     was_seen: bool
@@ -126,7 +126,7 @@ class Call(Struct, eq=False):
     has_begun: bool = False  # its first attempt has begun, or its payload was released: it keeps its definition
     has_place: bool = False  # it has a place of the route, so it is a task
     has_ended: bool = False  # it has ended or was given up; queues drop it when they reach it
-    since: float | None = None  # monotonic time at which it began to wait for room
+    waiting_since: float | None = None  # monotonic time at which it began to wait for room
     line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
     # Its attempts. `request` and `destination` are those of the present attempt; both stay once the payload was
     # released, since neither can be built again.

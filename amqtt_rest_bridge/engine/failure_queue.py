@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _MOST_FAILURES: Final = 10_000  # that wait to be published ...
 _MOST_BYTES: Final = 16 << 20  # ... and their payloads
-_AT_ONCE: Final = 16
+_MOST_TASKS: Final = 16  # each publishes one failure at a time
 
 
 class FailureQueue:
@@ -45,7 +45,7 @@ class FailureQueue:
         too large for a call is too large for its failure, too.
         """
         event = call.event
-        for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
+        for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):  # with it, then without it
             publication = failure_publication(
                 event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
             )
@@ -61,7 +61,7 @@ class FailureQueue:
         """Queue the failure of a call; its message is released once the failure is published."""
         self._waiting.append((publication, call.hops + 1, call.name, call.delivery))
         self._bytes += len(publication.payload)
-        if len(self.tasks) < _AT_ONCE:
+        if len(self.tasks) < _MOST_TASKS:
             task = asyncio.create_task(self._publish_waiting())
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)

@@ -16,10 +16,20 @@ from amqtt_rest_bridge.lot.masking import Masker, credentials_of
 from amqtt_rest_bridge.lot.model import ClientEvent, EventName, HttpRequest, HttpResponse, Message, Publication
 from amqtt_rest_bridge.times import rfc3339
 
-_LARGEST: Final = 65_536  # bytes; a larger body is not searched for an error text
-_LONGEST: Final = 200  # characters of an error text
-_DEEPEST: Final = 5
-_MEMBERS: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
+_MOST_BYTES: Final = 65_536  # a larger body is not searched for an error text
+_MOST_CHARACTERS: Final = 200  # of an error text
+_MOST_LEVELS: Final = 5  # of JSON that are searched
+_TEXT_MEMBERS: Final = (
+    "message",
+    "detail",
+    "error_description",
+    "msg",
+    "description",
+    "reason",
+    "error",
+    "errors",
+    "title",
+)
 
 
 def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
@@ -110,7 +120,7 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
     such a member and binary bodies are left out. Secrets are masked before the text is cut.
     """
     text = ""
-    if len(response.body) <= _LARGEST:
+    if len(response.body) <= _MOST_BYTES:
         with contextlib.suppress(UnicodeDecodeError):
             text = response.body.decode()
     with contextlib.suppress(ValueError, RecursionError):  # other text is taken as it is
@@ -119,16 +129,16 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
     if not text or text.startswith("<"):
         return failure
     return CallError(
-        failure.code, f"{failure.message}: {on_one_line(text, _LONGEST)}", failure.hint, unsent=failure.unsent
+        failure.code, f"{failure.message}: {on_one_line(text, _MOST_CHARACTERS)}", failure.hint, unsent=failure.unsent
     )
 
 
 def _text_in(value: object, depth: int = 0) -> str:
     """Return the error text in parsed JSON: that of the members where most APIs have it, "" without any."""
-    if isinstance(value, str) or depth == _DEEPEST:
+    if isinstance(value, str) or depth == _MOST_LEVELS:
         return value if isinstance(value, str) else ""
     if isinstance(value, dict):
-        named = [value[name] for name in _MEMBERS if name in value]
+        named = [value[name] for name in _TEXT_MEMBERS if name in value]
         return next(filter(None, (_text_in(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
     if isinstance(value, list):
         return next(filter(None, (_text_in(one, depth + 1) for one in value)), "")

@@ -48,7 +48,7 @@ _PARENT: Final = re.compile(
     r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?"
 )
 _STATE_MEMBER: Final = re.compile(r"([a-z0-9][a-z0-9_*/@-]{0,255})=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
-_LONGEST: Final = 8192  # characters of a list; W3C Baggage section 3.3.2 wants as many
+_MOST_CHARACTERS: Final = 8192  # of a list, as many as W3C Baggage section 3.3.2 asks for
 _NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _VALUE: Final = r"[!#-+\--:<-\[\]-~]*"
 _BAGGAGE_MEMBER: Final = re.compile(f"{_NAME}[ \t]*=[ \t]*{_VALUE}")
@@ -70,58 +70,59 @@ class RequestBuilder:
         self._max_body_bytes = max_body_bytes
         self._endpoint = event.endpoint
         source = event.endpoint.source
-        self._slashes = len(source) - len(source.lstrip("/"))
+        self._leading_slashes = len(source) - len(source.lstrip("/"))
         self._begins_with_topic = source.startswith(("{topic}", "{source_topic}"))
-        self._url = self._url_for(MessageValues(b"", 0.0, topic="")) if event.endpoint.is_constant else None
+        self._constant_url = self._url_for(MessageValues(b"", 0.0, topic="")) if event.endpoint.is_constant else None
         destination = event.destination_topic
         self._destination: str | PlaceholderText | None = None
         if destination is not None and not destination.needs_response:
-            self._destination = _filled(destination)
+            self._destination = _filled_if_constant(destination)
         self._body = event.body
         self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
-        given = frozenset(name.lower() for name, _ in event.headers)
-        self._takes_idempotency_key = "idempotency-key" not in given
-        self._given = given | {"tracestate"} if "traceparent" in given else given
-        own = [(name, _filled(value)) for name, value in event.headers if name.lower() not in _FRAMING]
-        leading = _leading(origin.authority, given)
-        trailing = _trailing(route.config, given, has_body=event.body is not None)
-        self._headers: Pairs | None = None
+        # HEADERS of the event, between headers of the bridge; those that HEADERS names are left out of the latter.
+        names = frozenset(name.lower() for name, _ in event.headers)
+        self._takes_idempotency_key = "idempotency-key" not in names
+        self._untraced = names | {"tracestate"} if "traceparent" in names else names
+        own = [(name, _filled_if_constant(text)) for name, text in event.headers if name.lower() not in _FRAMING]
+        before = _headers_before(origin.authority, names)
+        after = _headers_after(route.config, names, has_body=event.body is not None)
+        self._before, self._own, self._after = before, own, after
         constant = tuple((name, text) for name, text in own if isinstance(text, str))
-        if len(constant) == len(own):
-            self._headers = (*leading, *constant, *trailing)
-        self._leading, self._own, self._trailing = leading, own, trailing
-        self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
+        self._constant_headers = (*before, *constant, *after) if len(constant) == len(own) else None
+        # The Content-Type decides how values are escaped in BODY: a value must not change it.
+        self._body_place = None
+        if event.body is not None and not event.body.is_constant and not event.body.is_raw:
+            self._body_place = event.body.place
 
     def build(self, values: MessageValues, idempotency_key: str | None = None) -> HttpRequest:
         """Build the request of a message, with every header but those that stages add.
 
-        An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`, a traceparent of theirs over the
-        message's.
+        An Idempotency-Key in HEADERS wins over `idempotency_key`, a traceparent in HEADERS over that of the message.
 
         Raises:
             CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
         """
-        url = self._url or self._url_for(values)
+        url = self._constant_url or self._url_for(values)
         text = self._body
         body = None if text is None else values.payload if text.is_payload else text.fill_bytes(values)
         if body is not None and len(body) > self._max_body_bytes:
             message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
             raise REQUEST_TOO_LARGE.error(message, unsent=True)
-        headers = self._headers
+        headers = self._constant_headers
         if headers is None:
             filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
-            for name, value in filled if self._escaped is not None else ():
+            for name, value in filled if self._body_place is not None else ():
                 # Else a value could end the JSON string or the form field that it is in.
-                if name.lower() == "content-type" and place_of(value) is not self._escaped:
+                if name.lower() == "content-type" and place_of(value) is not self._body_place:
                     message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
                     raise TYPE_OF_BODY.error(message, unsent=True)
-            headers = (*self._leading, *filled, *self._trailing)
+            headers = (*self._before, *filled, *self._after)
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         if values.user:
-            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._given))
+            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._untraced))
         return HttpRequest(self._method, url, headers, body)
 
     def destination(self, values: MessageValues) -> str | None:
@@ -140,7 +141,7 @@ class RequestBuilder:
         empty value stay, so that no segment disappears.
         """
         filled = self._endpoint.fill(values)
-        path = filled.lstrip("/") if self._begins_with_topic else filled[self._slashes :]
+        path = filled.lstrip("/") if self._begins_with_topic else filled[self._leading_slashes :]
         return self._base + printable(path.partition("#")[0])
 
 
@@ -164,25 +165,25 @@ def split_base_address(text: str) -> tuple[Origin, str]:
         raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
 
 
-def _filled(text: PlaceholderText) -> str | PlaceholderText:
-    """Fill a text that has no placeholders; return any other one as it is."""
+def _filled_if_constant(text: PlaceholderText) -> str | PlaceholderText:
+    """Return the string of a text without placeholders, and any other text as it is."""
     return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
 
 
-def _leading(authority: str, given: frozenset[str]) -> Pairs:
-    """Return what comes before HEADERS; Host is first (RFC 9110 section 7.2)."""
+def _headers_before(authority: str, names: frozenset[str]) -> Pairs:
+    """Return the bridge's headers before HEADERS, but those in `names`; Host is first (RFC 9110 section 7.2)."""
     agent = f"amqtt-rest-bridge/{own_version()}"
     offered = (("Host", authority), ("User-Agent", agent), ("Accept-Encoding", "gzip, deflate"))
-    return tuple((name, value) for name, value in offered if name.lower() not in given)
+    return tuple((name, value) for name, value in offered if name.lower() not in names)
 
 
-def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Pairs:
-    """Return what follows HEADERS: content type and credentials, unless HEADERS has its own.
+def _headers_after(config: RestApiConfig, names: frozenset[str], *, has_body: bool) -> Pairs:
+    """Return the bridge's headers after HEADERS: content type and credentials, but those in `names`.
 
     The credentials are AUTHORIZATION, or Basic (RFC 7617). `http.digest` makes a digest for each request.
     """
     headers: list[tuple[str, str]] = []
-    if has_body and "content-type" not in given:
+    if has_body and "content-type" not in names:
         headers.append(("Content-Type", config.default_content_type))
     username, authorization = config.username, config.authorization
     is_basic = config.password is not None and config.auth_scheme is not AuthScheme.DIGEST
@@ -190,7 +191,7 @@ def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -
         if ":" in username:
             raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
         authorization = basic_credentials(username, config.password or "")
-    if authorization is not None and "authorization" not in given:
+    if authorization is not None and "authorization" not in names:
         headers.append(("Authorization", authorization))
     return tuple(headers)
 
@@ -309,6 +310,6 @@ def trace_of(pairs: Iterable[tuple[str, str]]) -> Pairs:
 
 def _members(value: str) -> list[str]:
     """Return the members of a list that is not too long, without the empty ones."""
-    if len(value) > _LONGEST:
+    if len(value) > _MOST_CHARACTERS:
         return []
     return [stripped for member in value.split(",") if (stripped := member.strip(_SPACE))]

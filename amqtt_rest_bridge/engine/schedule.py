@@ -23,7 +23,7 @@ RunEvent = Callable[[EventName, Message, Delivery], object]
 
 @dataclass(slots=True, eq=False)
 class OwnDelivery:
-    """A `Delivery` of a message that no source has; `holds` is above 0 while what came of it has not ended."""
+    """The `Delivery` of a message that comes from no source, such as one for EVERY; `holds` counts its open calls."""
 
     is_dropped: ClassVar[bool] = False
     is_bounded: ClassVar[bool] = False

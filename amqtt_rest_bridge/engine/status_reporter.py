@@ -16,7 +16,7 @@ from amqtt_rest_bridge.lot.model import OverloadPolicy, Publication
 from amqtt_rest_bridge.times import rfc3339
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
-"""What the topics of all status begin with; other publications there are dropped."""
+"""The prefix of the topics of all statuses; what others publish below it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class StatusReporter:
             self.report_all()
 
     def report_refusing(self, why: str | None) -> None:
-        """Report lossless routes as Red, since the spool refuses messages; with None, it has kept one again."""
+        """Report lossless routes as Red for this reason: the spool refuses messages. With None, it takes them again."""
         self._refusing = None if why is None else RouteError(time.time(), OVERLOADED.code.value, spool_refuses(why))
         if self._is_running:
             for statistics in list(self._statistics.values()):

@@ -1,7 +1,7 @@
 """Read events: a GET is answered from the newest messages of topics, at once or as a stream.
 
 `Reads` keeps the messages (`server_mode` passes them on), `ReadEvent` answers the requests of one event, `CallerStream`
-is one open stream. `_Topic` and `_Topics` make what is sent, of one topic or of all that a filter matches.
+is one open stream. `_OneTopic` and `_TopicsOfFilter` write what is sent: of one topic, or of all that a filter matches.
 
 The answer for one topic is its payload; with `{path.x}` the request names the topic. The answer for a filter with
 wildcards is a JSON object of payloads by topic. A request only chooses among topics that the event's filter has
@@ -53,18 +53,18 @@ _JSON_STARTS: Final = frozenset(b'{["-0123456789tfn')
 _JSON_SPACE: Final = b" \t\r\n"
 MOST_STREAMS: Final = 2_000
 
-_INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
-_NOTHING: Final = -1  # the number of a change before the first one
+_INSTANCE: Final = secrets.token_hex(4)  # in the ids of events, since messages are numbered by each process
+_NOTHING: Final = -1  # the number of the message that a caller has seen, before the first one
 _TOO_MANY: Final = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
-_REMOVED: Final = "null"
-_MOST_PIECES: Final = 8  # of one filter that are kept for readers who are alike; callers choose where theirs begin
+_REMOVED: Final = "null"  # in a stream, for a topic whose retained message was removed
+_MOST_PIECES: Final = 8  # of one filter that are kept for other callers; callers choose where theirs begin
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 
 class TopicPayload:
     """The payload of a message, in the forms that answers need; each form is made once for all answers.
 
-    `number` is the number of its message, see `Newest`.
+    `number` is the number of its message, see `NewestMessages`.
     """
 
     def __init__(self, payload: bytes, number: int = 0) -> None:
@@ -119,7 +119,7 @@ def _refuse_constant(_name: str) -> None:
     raise ValueError
 
 
-class Newest:
+class NewestMessages:
     """The newest messages of one filter.
 
     `topics` holds them by topic, in order of arrival. If there are too many, the oldest empty one is dropped. Without
@@ -188,15 +188,17 @@ class Reads:
         self._statistics = statistics
         self.readers: Counter[str] = Counter()
         """How many streams are open, by route."""
-        self._newest: dict[str, Newest] = {}
-        self._index: TopicIndex[Newest] = TopicIndex(())
+        self._newest: dict[str, NewestMessages] = {}
+        self._index: TopicIndex[NewestMessages] = TopicIndex(())
         self._streams: set[CallerStream] = set()
-        self._asleep: dict[str, dict[_Topic | _Topics, set[CallerStream]]] = {}  # by filter of the event, and by topics
+        self._asleep: dict[
+            str, dict[_OneTopic | _TopicsOfFilter, set[CallerStream]]
+        ] = {}  # by filter of the event, and by topics
         self._takes_streams = True
 
     def watch(self, filters: Iterable[str]) -> None:
         """Keep the newest messages of these topic filters from now on, and of no others."""
-        self._newest = {one: self._newest.get(one) or Newest(one) for one in filters}
+        self._newest = {one: self._newest.get(one) or NewestMessages(one) for one in filters}
         self._index = TopicIndex(self._newest.items())
 
     def remember(self, topic: str, payload: bytes, *, retained: bool = False) -> bool:
@@ -215,9 +217,9 @@ class Reads:
                     stream.wake()
         return bool(found)
 
-    def newest(self, topic_filter: str) -> Newest:
+    def newest(self, topic_filter: str) -> NewestMessages:
         """Return the newest messages of a filter that is watched, none of any other one."""
-        return self._newest.get(topic_filter) or Newest(topic_filter)
+        return self._newest.get(topic_filter) or NewestMessages(topic_filter)
 
     @contextlib.contextmanager
     def asking_again(self) -> Iterator[set[str]]:
@@ -296,7 +298,9 @@ class ReadEvent:
         self.clock = clock
         self._event = event
         self._largest = max_response_bytes
-        self._shared: WeakValueDictionary[str, _Topic | _Topics] = WeakValueDictionary()  # those in use, by their names
+        self._shared: WeakValueDictionary[str, _OneTopic | _TopicsOfFilter] = (
+            WeakValueDictionary()
+        )  # those in use, by their names
         self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
 
     def answer(self, request: Request, topic: str | None) -> Response:
@@ -315,11 +319,11 @@ class ReadEvent:
             return Response("304 Not Modified", headers)
         return payload_answer(payload, headers)
 
-    def _topics_of(self, topic: str) -> "_Topic | _Topics":
+    def _topics_of(self, topic: str) -> "_OneTopic | _TopicsOfFilter":
         topics = self._shared.get(topic)
         if topics is None:
             is_all = topic == self.filter
-            topics = _Topics(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _Topic(topic)
+            topics = _TopicsOfFilter(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _OneTopic(topic)
             self._shared[topic] = topics
         return topics
 
@@ -347,17 +351,17 @@ class _Piece(NamedTuple):
 
 
 class _Pieces(dict[tuple[int, int], _Piece]):
-    """The last pieces, by the numbers of the messages before and at their end; readers alike share them."""
+    """The last pieces, by the numbers of the messages before and at their end; callers who are alike share them."""
 
     def keep(self, seen: int, piece: _Piece) -> _Piece:
-        """Keep a piece for the next reader."""
+        """Keep a piece for the next caller, and return it."""
         if len(self) >= _MOST_PIECES or any(key[1] != piece.number for key in self):
             self.clear()
         self[seen, piece.number] = piece
         return piece
 
 
-class _Topic:
+class _OneTopic:
     """What is sent of one topic: its payload, or events of a stream."""
 
     def __init__(self, topic: str) -> None:
@@ -365,9 +369,10 @@ class _Topic:
         self._pieces = _Pieces()
 
     def concerns(self, topic: str) -> bool:
+        """Return whether messages on a topic are sent."""
         return topic == self._topic
 
-    def answer(self, newest: Newest) -> TopicPayload:
+    def answer(self, newest: NewestMessages) -> TopicPayload:
         """Return its payload; raises `RequestRefusedError` (404) where there is none."""
         payload = newest.topics.get(self._topic)
         if payload is not None:
@@ -378,12 +383,12 @@ class _Topic:
             message = f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}"
         raise RequestRefusedError(refuse(NO_MESSAGE, message))
 
-    def seen(self, newest: Newest, last_id: str) -> int:
+    def seen(self, newest: NewestMessages, last_id: str) -> int:
         """Return the number of the message that a caller has seen, by the id of its last event."""
         payload = newest.topics.get(self._topic)
         return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
 
-    def piece(self, newest: Newest, seen: int) -> _Piece | None:
+    def piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
         """Return the events after the message with that number, None if there are none."""
         payload = newest.topics.get(self._topic)
         if payload is None or payload.number <= seen:
@@ -398,7 +403,7 @@ class _Topic:
         return kept or self._pieces.keep(seen, _Piece(number, b"".join(one.event for one in new)))
 
 
-class _Topics:
+class _TopicsOfFilter:
     """What is sent of the topics that a filter matches: a JSON object of their payloads, or events with such ones."""
 
     def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
@@ -406,13 +411,14 @@ class _Topics:
         self._largest = largest
         self._is_all = is_all
         self._matches = matcher_of(topic_filter)
-        self._answer: tuple[int, TopicPayload] | None = None  # and the number of the change that it shows
+        self._answer: tuple[int, TopicPayload] | None = None  # with the number of the last message in it
         self._pieces = _Pieces()
 
     def concerns(self, topic: str) -> bool:
+        """Return whether messages on a topic are sent."""
         return self._is_all or self._matches(topic) is not None
 
-    def answer(self, newest: Newest) -> TopicPayload:
+    def answer(self, newest: NewestMessages) -> TopicPayload:
         """Return the object; raises `RequestRefusedError` (503) where it is too large."""
         made = self._answer
         if made is None or made[0] != newest.number:
@@ -420,14 +426,16 @@ class _Topics:
             made = self._answer = newest.number, TopicPayload(self._object(newest, members).encode())
         return made[1]
 
-    def seen(self, newest: Newest, last_id: str) -> int:
+    def seen(self, newest: NewestMessages, last_id: str) -> int:
+        """Return the number of the message that a caller has seen, by the id of its last event."""
         of, _, number = last_id.rpartition("-")
         # Numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
         if of != f"{_INSTANCE}-{newest.series}" or not (number.isascii() and number.isdigit() and len(number) < 19):
             return _NOTHING
         return int(number) if int(number) <= newest.number else _NOTHING
 
-    def piece(self, newest: Newest, seen: int) -> _Piece | None:
+    def piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
+        """Return the events after the message with that number, None if no message has come since."""
         number = newest.number
         if number == seen:
             return None
@@ -452,10 +460,10 @@ class _Topics:
         )
         return self._pieces.keep(seen, _Piece(number, b"".join(written)))
 
-    def _event(self, newest: Newest, number: int, text: str) -> bytes:
+    def _event(self, newest: NewestMessages, number: int, text: str) -> bytes:
         return event_of(text, f"{_INSTANCE}-{newest.series}-{number}")
 
-    def _object(self, newest: Newest, members: Iterable[tuple[str, TopicPayload]]) -> str:
+    def _object(self, newest: NewestMessages, members: Iterable[tuple[str, TopicPayload]]) -> str:
         shown = loggable(self._filter)
         if not newest.is_complete:
             raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
@@ -477,7 +485,7 @@ class _Topics:
 class CallerStream:
     """The stream of one caller; see `http.exchange.ResponseStream`."""
 
-    def __init__(self, reading: ReadEvent, topics: _Topic | _Topics, last_id: str) -> None:
+    def __init__(self, reading: ReadEvent, topics: _OneTopic | _TopicsOfFilter, last_id: str) -> None:
         self.name = reading.name
         self.definition = reading.definition
         self.topic_filter = reading.filter

@@ -9,13 +9,13 @@ A new capability is a module here, its row in `prepare`, a test file, and a line
 
 from amqtt_rest_bridge.engine.event import PreparedEvent, Stage
 from amqtt_rest_bridge.engine.needs import Host, Sends
-from amqtt_rest_bridge.engine.stages.batch import Items, Split
-from amqtt_rest_bridge.engine.stages.dedupe import Claims, Deduplicated
-from amqtt_rest_bridge.engine.stages.on_change import OnChange
-from amqtt_rest_bridge.engine.stages.retries import TriedAgain
-from amqtt_rest_bridge.engine.stages.schema import Checked
-from amqtt_rest_bridge.engine.stages.signature import Signed
-from amqtt_rest_bridge.engine.stages.when import When
+from amqtt_rest_bridge.engine.stages.batch import Items, SplitStage
+from amqtt_rest_bridge.engine.stages.dedupe import Claims, DedupeStage
+from amqtt_rest_bridge.engine.stages.on_change import OnChangeStage
+from amqtt_rest_bridge.engine.stages.retries import RetriesStage
+from amqtt_rest_bridge.engine.stages.schema import SchemaStage
+from amqtt_rest_bridge.engine.stages.signature import SignatureStage
+from amqtt_rest_bridge.engine.stages.when import WhenStage
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import ClientEvent, Route
 
@@ -38,15 +38,15 @@ def prepare(
     name = route.name, event.name
     tries_again = client is not None and (route.is_lossless or route.config.retries > 0)
     stages: tuple[Stage | None, ...] = (
-        Checked(event.schema_file) if event.schema_file is not None else None,
-        When(event.when, masker_of(route)) if event.when is not None else None,
-        Deduplicated(name, event.dedupe_key, event.dedupe_for, claims)
+        SchemaStage(event.schema_file) if event.schema_file is not None else None,
+        WhenStage(event.when, masker_of(route)) if event.when is not None else None,
+        DedupeStage(name, event.dedupe_key, event.dedupe_for, claims)
         if event.dedupe_key is not None and claims is not None
         else None,
-        OnChange(event.on_change, event.on_change_for, host.clock) if event.on_change is not None else None,
-        Signed(event.signature) if event.signature is not None else None,
-        TriedAgain(route, event, host) if tries_again else None,
-        Split(halves_refused=event.batch_split) if event.batch_size is not None else None,
+        OnChangeStage(event.on_change, event.on_change_for, host.clock) if event.on_change is not None else None,
+        SignatureStage(event.signature) if event.signature is not None else None,
+        RetriesStage(route, event, host) if tries_again else None,
+        SplitStage(halves_refused=event.batch_split) if event.batch_size is not None else None,
     )
     own = [stage for stage in stages if stage is not None]
     items = None if event.batch_size is None or event.body is None else Items(event.batch_item, event.body)

@@ -170,7 +170,7 @@ def halve(batch: Batch) -> Batch:
     return second
 
 
-class Split(Stage):
+class SplitStage(Stage):
     """Halves a batch whose request is too large, since BODY may hold each item twice, or escaped.
 
     With BATCH_SPLIT a batch that the server refuses is halved too, until the faulty item is alone.

@@ -26,9 +26,9 @@ class Claims:
         self._waiting: dict[bytes, deque[Call]] = {}  # calls that wait for a claim to end, by its key
 
     def make(self, key: bytes, call: Call) -> KeyClaim | None:
-        """Return the claim of a call on a key. Unless it was seen, `end` must follow.
+        """Return the claim of a call on a key. Unless the key was seen, `end` must follow.
 
-        Returns None while another call has the key: this one is resumed, with its claim, once that has ended.
+        Returns None while another call has the key: this call is resumed, with a claim, when the other call has ended.
         """
         if key in self._waiting:
             self._waiting[key].append(call)
@@ -53,8 +53,8 @@ class Claims:
                 return
 
 
-class Deduplicated(Stage):
-    """Skips calls whose key was seen. A call without a key goes on.
+class DedupeStage(Stage):
+    """Skips calls whose key was seen. A call whose text of DEDUPE_KEY is empty has no key, and is sent.
 
     Args:
         event: The names of the route and the event.
@@ -70,7 +70,7 @@ class Deduplicated(Stage):
         self._claims = claims
 
     def enter(self, call: Call, values: MessageValues) -> None:
-        """KeyClaim the key of a call; skip the call if the key was seen."""
+        """Claim the key of a call. Skip the call if the key was seen; hold it while another call has the key."""
         if call.claim is None:
             key = dedupe_key(self._event, self._text.fill_bytes(values))
             if key is None:

@@ -27,8 +27,8 @@ from amqtt_rest_bridge.http.failures import describe_status
 from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 _MARGIN_SECONDS: Final = 30.0  # a token is renewed so long before it expires, or after 90 % of a short life
-_REMEMBERED: Final = 4
-_NOT_ACCEPTED: Final = (400, 401)
+_MOST_MASKED: Final = 4  # tokens of a route that are masked: the last ones
+_REFUSALS: Final = (400, 401)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
 _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
 
@@ -45,7 +45,7 @@ class AccessTokens:
     def __init__(self, config: RestApiConfig) -> None:
         self.in_body = False
         """Whether the server wants the client's credentials in the form, not as Basic."""
-        self.issued: deque[str] = deque(maxlen=_REMEMBERED)
+        self.issued: deque[str] = deque(maxlen=_MOST_MASKED)
         """The last tokens, for masking."""
         self._config = config
         self._token: _Token | None = None
@@ -72,7 +72,7 @@ class AccessTokens:
 
         Basic comes first (RFC 6749 section 2.3.1); some servers accept only the fields of the form.
         """
-        return response.status in _NOT_ACCEPTED and not self.in_body
+        return response.status in _REFUSALS and not self.in_body
 
     def keep_token(self, response: HttpResponse, started: float, *, in_body: bool) -> str:
         """Keep the token of an answer to a request that was sent at `started`, and return it.
@@ -154,7 +154,7 @@ class AuthorizedClient:
                 if other.status < 300:
                     response, in_body = other, True
         except CallError as error:
-            return unsent(error)
+            return token_failure(error)
         try:
             return self._tokens.keep_token(response, started, in_body=in_body)
         except CallError as error:
@@ -166,8 +166,8 @@ def authorized(request: HttpRequest, token: str) -> HttpRequest:
     return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))
 
 
-def unsent(error: CallError) -> CallError:
-    """Return the failure of a call whose request for a token has failed."""
+def token_failure(error: CallError) -> CallError:
+    """Return the failure of a call for which no token came: `error` is that of the request for the token."""
     hint = error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
     return OAUTH2_FAILED.error(_without_token(error.message), hint=hint, unsent=True)
 

@@ -15,12 +15,12 @@ MOST_TOPICS: Final = 100_000
 """Topics whose last text is known; new ones push out the ones that were sent longest ago."""
 
 
-class OnChange(Stage):
+class OnChangeStage(Stage):
     """Skips calls that bring nothing new. If its topic was pushed out, a call is sent even if unchanged.
 
     Args:
         text: What is compared.
-        seconds: After which the same text is sent again, None for never.
+        seconds: The same text is sent again after so many seconds, with None never.
         clock: Its monotonic time counts.
     """
 
@@ -50,5 +50,5 @@ class OnChange(Stage):
 
 
 def digest(data: bytes) -> bytes:
-    """Return 16 bytes that tell texts apart."""
+    """Return a digest of 16 bytes: different for different texts."""
     return blake2b(data, digest_size=16).digest()

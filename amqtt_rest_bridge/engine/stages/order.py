@@ -31,7 +31,7 @@ class Order:
     def leave(self, call: Call) -> Call | None:
         """Remove a call that has ended from its line. If it was the first one, return the one that may run now."""
         line = self._lines.get(call.line or "")
-        if line is None or line[0] is not call:  # calls behind that have ended go when they are reached
+        if line is None or line[0] is not call:  # an ended call behind the first is removed when it becomes the first
             return None
         line.popleft()
         while line and line[0].has_ended:

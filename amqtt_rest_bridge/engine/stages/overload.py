@@ -1,6 +1,6 @@
 """OVERLOAD_TIMEOUT: messages of a balanced route that wait for room, in the order in which they came.
 
-They hold no place. Room that becomes free is theirs before a new message's.
+They hold no place. Room that becomes free goes to them first, then to new messages.
 """
 
 from collections import deque
@@ -13,8 +13,8 @@ from amqtt_rest_bridge.engine.statistics import Admission
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 
-AT_ONCE: Final = 100
-"""Messages that are refused in one iteration of the loop."""
+REFUSED_AT_ONCE: Final = 100
+"""Messages that are refused in one iteration of the loop, at most."""
 
 
 class RoomQueue:
@@ -38,8 +38,8 @@ class RoomQueue:
         admission = self._admission
         if admission.policy is not OverloadPolicy.BALANCED or not (admission.timeout and admission.may_wait(call.size)):
             return False
-        if call.since is None:
-            call.since = self._clock.monotonic()
+        if call.waiting_since is None:
+            call.waiting_since = self._clock.monotonic()
         self._waiting.append(call)
         admission.count_awaiting_room(1, call.size)
         self._set_timer()
@@ -68,7 +68,7 @@ class RoomQueue:
 
     def _seconds_left(self) -> float:
         """Return the seconds that the first message may still wait."""
-        return (self._waiting[0].since or 0.0) + self._admission.timeout - self._clock.monotonic()
+        return (self._waiting[0].waiting_since or 0.0) + self._admission.timeout - self._clock.monotonic()
 
     def _set_timer(self) -> None:
         if self._waiting and not self._has_timer:
@@ -77,7 +77,7 @@ class RoomQueue:
 
     def _refuse_late(self) -> None:
         self._has_timer = False
-        for _ in range(AT_ONCE):
+        for _ in range(REFUSED_AT_ONCE):
             if not self._waiting or self._seconds_left() > 0:
                 break
             call = self._remove_first()

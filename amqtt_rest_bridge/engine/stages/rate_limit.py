@@ -29,8 +29,8 @@ class Pace:
         self._on_turn = on_turn
         self._workers = workers
         self._seconds = 0.0  # between requests of all workers together
-        self._last = -float("inf")
-        self._given: Call | None = None  # has the turn, and its first request has not left
+        self._last_sent = -float("inf")  # when the last request left
+        self._holder: Call | None = None  # has the turn: its first request has not left yet
         self._waiting: deque[Future[None]] = deque()  # redirects and repeated logins, which go before new calls
         self._timer: Cancels | None = None
 
@@ -46,37 +46,37 @@ class Pace:
 
     def give_turn(self, call: Call) -> bool:
         """Return whether a call gets the turn now; if not, `on_turn` is called once there is one."""
-        if self._given is not None or self._waiting:
+        if self._holder is not None or self._waiting:
             return False
         if self.seconds_left > 0:
             self._set_timer()
             return False
-        self._given = call
+        self._holder = call
         return True
 
     async def wait_for_turn(self, call: Call) -> None:
         """Wait until the next request of a call may leave; the caller sends it at once."""
-        if self._given is call:
-            self._given = None
+        if self._holder is call:
+            self._holder = None
         else:
             began, turn = self._clock.monotonic(), get_running_loop().create_future()
             self._waiting.append(turn)
             self._set_timer()
             await turn
             call.attempts.paused += self._clock.monotonic() - began
-        self._last = self._clock.monotonic()
+        self._last_sent = self._clock.monotonic()
         self._set_timer()
 
     def return_turn(self, call: Call) -> None:
         """Note that a call has no place any more. A turn that it did not use goes to another call at once."""
-        if self._given is call:
-            self._given = None
+        if self._holder is call:
+            self._holder = None
             self._set_timer()
 
     @property
     def seconds_left(self) -> float:
         """Return the seconds until the next turn, 0 or less if it has come."""
-        return self._last + self._seconds * self._workers - self._clock.monotonic()
+        return self._last_sent + self._seconds * self._workers - self._clock.monotonic()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -88,8 +88,8 @@ class Pace:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():  # its attempt was cancelled
-                self._last = self._clock.monotonic()
+                self._last_sent = self._clock.monotonic()
                 turn.set_result(None)
                 return
-        if self._given is None:
+        if self._holder is None:
             self._on_turn()

@@ -1,6 +1,6 @@
 """RETRIES, RETRY_ON, Retry-After: whether a request that failed is sent again, and when.
 
-Only `TriedAgain` decides this. A call that waits for its next attempt holds no place of its route.
+Only `RetriesStage` decides this. A call that waits for its next attempt holds no place of its route.
 """
 
 from datetime import UTC
@@ -25,7 +25,7 @@ _ALWAYS: Final = frozenset({429, 503})
 _WHEN_IDEMPOTENT: Final = frozenset({502, 504})
 
 
-class TriedAgain(Stage):
+class RetriesStage(Stage):
     """Try again, RETRIES times, or for a lossless route (OVERLOAD_POLICY) until an attempt succeeds.
 
     Args:

@@ -6,7 +6,7 @@ from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 from amqtt_rest_bridge.lot.schemas import Schema, checker_of
 
 
-class Checked(Stage):
+class SchemaStage(Stage):
     """Fails calls whose payload does not match a schema."""
 
     def __init__(self, schema: Schema) -> None:

@@ -9,7 +9,7 @@ from amqtt_rest_bridge.engine.event import Call, Stage
 from amqtt_rest_bridge.lot.model import HttpRequest, Signature
 
 
-class Signed(Stage):
+class SignatureStage(Stage):
     """Adds the HMAC-SHA256 of the body as a header."""
 
     def __init__(self, signature: Signature) -> None:

@@ -6,7 +6,7 @@ from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, wh
 from amqtt_rest_bridge.lot.placeholders.text import MessageValues
 
 
-class When(Stage):
+class WhenStage(Stage):
     """Skips calls for which a condition is false."""
 
     def __init__(self, condition: Condition, masker: Masker) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.engine.server import reads
-from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS, Newest
+from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS, NewestMessages
 from amqtt_rest_bridge.http.exchange import Response
 from amqtt_rest_bridge.lot.model import Message
 from tests.support.answering import Answering, port
@@ -188,14 +188,14 @@ def test_what_was_dropped_is_not_complete_before_all_was_sent_again(
 
 def test_one_message_is_kept_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "MOST_BYTES", 100)
-    kept = Newest("a")
+    kept = NewestMessages("a")
     kept.put("a", b"x" * 200)
     assert ({topic: one.payload for topic, one in kept.topics.items()}, kept.is_complete) == ({"a": b"x" * 200}, True)
 
 
 def test_long_topics_count_for_the_bytes_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "MOST_BYTES", 100_000)
-    kept = Newest("+")
+    kept = NewestMessages("+")
     for number in range(100):
         kept.put(f"{number}{'x' * 10_000}", b"")
     assert sum(map(len, kept.topics)) <= 100_000

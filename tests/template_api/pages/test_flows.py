@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from amqtt_rest_bridge.engine.requests import _trailing, split_base_address
+from amqtt_rest_bridge.engine.requests import _headers_after, split_base_address
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
@@ -50,7 +50,7 @@ def sent(route: Route, event: ClientEvent) -> tuple[str, list[tuple[str, str]], 
     origin, path = split_base_address(route.config.base_address or "")
     headers = [(name, text.source) for name, text in event.headers]
     given = frozenset(name.lower() for name, _ in headers)
-    trailing = _trailing(route.config, given, has_body=event.body is not None)
+    trailing = _headers_after(route.config, given, has_body=event.body is not None)
     line = f"{event.method} {origin}{path}/{event.endpoint.source.lstrip('/')}"
     headers = [(name, filled(text)) for name, text in [*headers, *trailing]]
     return filled(line), headers, None if event.body is None else filled(event.body.source)
