@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
-from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.sizes import size_text
@@ -44,18 +44,24 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
-class _Ended(Struct):
+class _Ended(Struct, frozen=True):
     """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller.
 
     `runs` are the ids of its failed runs: a retry names one of them. `is_earlier` is whether it ended before the start.
     """
 
-    outcome: Outcome
-    runs: list[str]
+    failed: bool = False
+    refused: bool = False
+    runs: tuple[str, ...] = ()
     is_earlier: bool = False
 
 
-_SUCCEEDED: Final = _Ended(Outcome.SUCCEEDED, [])
+_SUCCEEDED: Final = _Ended()
+_REFUSED: Final = _Ended(refused=True)
+
+
+def _failed(run: str | None, *, is_earlier: bool = False) -> _Ended:
+    return _Ended(failed=True, runs=() if run is None else (run,), is_earlier=is_earlier)
 
 
 class _Window:
@@ -76,34 +82,25 @@ class _Window:
     @property
     def failures(self) -> str:
         """Return how many have failed: `2 of the last 5, 1 before the start`."""
-        earlier = sum(one.is_earlier and one.outcome is Outcome.FAILED for one in self._last)
+        earlier = sum(one.is_earlier and one.failed for one in self._last)
         return f"{self.failed} of the last {len(self)}{f', {earlier} before the start' if earlier else ''}"
 
-    def add(
-        self, outcome: Outcome, run: str | None = None, retry_of: str | None = None, *, is_earlier: bool = False
-    ) -> None:
-        """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats.
+    def add(self, ended: _Ended, retry_of: str | None = None) -> None:
+        """Note how a run has ended; `retry_of` is the id of the run it repeats.
 
         Of runs from before the start it is unknown what came between them, so they count in no streak.
         """
-        self.streak = self.streak + 1 if outcome is Outcome.FAILED and not is_earlier else 0
-        self._count(outcome, 1)
-        runs = [] if run is None else [run]
-        before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
-        if before is not None:
-            self._count(before.outcome, -1)
-            before.outcome, before.runs = outcome, [*before.runs, *runs][-_MOST_RUNS:]
-            before.is_earlier = is_earlier
-            return
-        if len(self._last) == HEALTH_WINDOW:
-            self._count(self._last[0].outcome, -1)
-        self._last.append(_SUCCEEDED if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs, is_earlier))
-
-    def _count(self, outcome: Outcome, change: int) -> None:
-        if outcome is Outcome.FAILED:
-            self.failed += change
-        elif outcome is Outcome.REFUSED:
-            self.refused += change
+        self.streak = self.streak + 1 if ended.failed and not ended.is_earlier else 0
+        last = self._last
+        place = None if retry_of is None else next((at for at, one in enumerate(last) if retry_of in one.runs), None)
+        if place is None:
+            replaced = last[0] if len(last) == HEALTH_WINDOW else _SUCCEEDED
+            last.append(ended)
+        else:
+            replaced = last[place]
+            last[place] = replace(ended, runs=(*replaced.runs, *ended.runs)[-_MOST_RUNS:])
+        self.failed += ended.failed - replaced.failed
+        self.refused += ended.refused - replaced.refused
 
 
 class _When(Struct):
@@ -330,7 +327,7 @@ class RouteStatistics:
         self._waits.append(waited)
         self.last_success = now
         self._connection = "connected"
-        self._calls.add(Outcome.SUCCEEDED, None, retry_of)
+        self._calls.add(_SUCCEEDED, retry_of)
 
     def note_skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
@@ -346,7 +343,7 @@ class RouteStatistics:
     ) -> None:
         """Note a failure from before the start. It makes the health Yellow, and is not in the counts."""
         window = self._requests if is_request else self._calls
-        window.add(Outcome.FAILED, run, retry_of, is_earlier=True)
+        window.add(_failed(run, is_earlier=True), retry_of)
         self._last_error = error
 
     def note_retry(self, code: str) -> None:
@@ -375,13 +372,13 @@ class RouteStatistics:
         self.last_success = now
         if not self._route.config.enable_client:
             self._connection = "connected"
-        self._requests.add(Outcome.SUCCEEDED, None, retry_of)
+        self._requests.add(_SUCCEEDED, retry_of)
 
     def note_skipped_request(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
         self._not_admitted += 1
         self.skipped += 1
-        self._requests.add(Outcome.SUCCEEDED)
+        self._requests.add(_SUCCEEDED)
 
     def note_refused_caller(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
@@ -393,20 +390,20 @@ class RouteStatistics:
         self.refused += 1
         self._refused_callers += 1
         self._refusal = refusal
-        self._requests.add(Outcome.REFUSED)
+        self._requests.add(_REFUSED)
 
     def note_failed_request(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Count a request that the route could not serve."""
         self._not_admitted += 1
         self.failed += 1
         self._last_error = error
-        self._requests.add(Outcome.FAILED, run, retry_of)
+        self._requests.add(_failed(run), retry_of)
 
     def note_server_error(self, error: RouteError) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._last_error = error
-        self._requests.add(Outcome.FAILED)
+        self._requests.add(_failed(None))
 
     def note_port_fault(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
@@ -428,7 +425,7 @@ class RouteStatistics:
         return self.open_streams if has_stream else None
 
     def _note_call_error(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
-        self._calls.add(Outcome.FAILED, run, retry_of)
+        self._calls.add(_failed(run), retry_of)
         self._note_connection(error.code)
         self._last_error = error
 

@@ -85,6 +85,10 @@ class State(Enum):
     """A refusal was sent at `began`. What the peer sends is discarded until it closes its side, or time is up."""
 
 
+# Python 3.11 is slow to look up a member of an enumeration, which each request would ask for six times.
+_SHAKING_HANDS, _READING, _ANSWERING, _STREAMING, _LINGERING = State
+
+
 class Connection(asyncio.BufferedProtocol, Caller):
     """One connection of a port.
 
@@ -97,7 +101,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def __init__(self, port: "Port", remote: str) -> None:
         self.remote = remote
-        self.state = State.READING
+        self.state = _READING
         self.began = self.active = time.monotonic()
         self._port = port
         self._reader = RequestReader(port.max_body_bytes)
@@ -120,7 +124,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     @property
     def is_busy(self) -> bool:
         """Return whether a request is being served or its answer is on its way."""
-        return self.state is State.ANSWERING or self._is_full or bool(self._unread)
+        return self.state is _ANSWERING or self._is_full or bool(self._unread)
 
     @property
     def is_idle(self) -> bool:
@@ -146,7 +150,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def end(self) -> None:
         """Close at once. An incomplete request is answered with a refusal first."""
-        if self.state is State.READING and self._reader.has_begun:
+        if self.state is _READING and self._reader.has_begun:
             self._refuse(self._port.closing or SHUTTING_DOWN)
             if self.transport is not None and not self._is_full:
                 self.transport.close()
@@ -173,15 +177,15 @@ class Connection(asyncio.BufferedProtocol, Caller):
                 self.abandon()
             return is_unread
         seconds = now - self.began
-        if (state is State.LINGERING and seconds > limits.linger_seconds) or (
-            state is State.SHAKING_HANDS and seconds > limits.slow_seconds
+        if (state is _LINGERING and seconds > limits.linger_seconds) or (
+            state is _SHAKING_HANDS and seconds > limits.slow_seconds
         ):
             self.abandon()
-        elif state is State.READING and self._reader.has_begun:
+        elif state is _READING and self._reader.has_begun:
             if seconds > limits.slow_seconds:
                 message = f"The request did not arrive within {limits.slow_seconds:g} seconds"
                 self._refuse(refuse(catalogue.REQUEST_TIMEOUT, message))
-        elif state is State.READING and now - self.active > limits.idle_seconds:
+        elif state is _READING and now - self.active > limits.idle_seconds:
             transport.close()
         return False
 
@@ -189,11 +193,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def begin_handshake(self, transport: asyncio.Transport) -> None:
         """Use a TLS transport, whose handshake begins."""
-        self.transport, self.state = transport, State.SHAKING_HANDS
+        self.transport, self.state = transport, _SHAKING_HANDS
 
     def end_handshake(self) -> None:
         """Expect the first request."""
-        self.state, self.began = State.READING, time.monotonic()
+        self.state, self.began = _READING, time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Use this transport."""
@@ -219,14 +223,14 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def receive(self, data: bytes) -> None:
         """Keep received bytes until the next turn, and stop reading until then if bytes already wait."""
         state = self.state
-        if state is State.LINGERING:
+        if state is _LINGERING:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self.abandon()
-        elif state is not State.STREAMING:
+        elif state is not _STREAMING:
             self.active = time.monotonic()
             self._unread += data
-            if state is State.ANSWERING or self._is_full or self._is_queued:
+            if state is _ANSWERING or self._is_full or self._is_queued:
                 self._pause()  # one read at most waits
             else:
                 self._queue_turn()
@@ -246,7 +250,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._is_full, self.active = False, time.monotonic()
         if self._stream is not None:
             self._stream.wake()
-        if self.state is not State.ANSWERING:
+        if self.state is not _ANSWERING:
             self._read_on()
 
     # Requests.
@@ -292,7 +296,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         """Answer the request that was read: at once, or when the application has made the answer."""
         port, reader = self._port, self._reader
         refusal = reader.refusal or port.closing
-        self.state, self.began, self._request_id = State.ANSWERING, self.active, port.request_id()
+        self.state, self.began, self._request_id = _ANSWERING, self.active, port.request_id()
         if refusal is not None and not reader.is_understood:
             self._send_answer(refused(refusal))
             return
@@ -361,7 +365,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             return
         if port.access_log is not None:
             self._log_access(port.access_log, response)
-        self.state, self._has_served, self._was_refused = State.READING, True, response.code is not None
+        self.state, self._has_served, self._was_refused = _READING, True, response.code is not None
         if transport.is_closing():
             _release_stream(response)
             return
@@ -375,9 +379,9 @@ class Connection(asyncio.BufferedProtocol, Caller):
         is_refused = reader.refusal is not None
         reader.begin()
         if stream is not None:
-            self.state, self._stream = State.STREAMING, _StreamSender(stream, self, transport, port)
+            self.state, self._stream = _STREAMING, _StreamSender(stream, self, transport, port)
         elif is_refused:  # the peer may still send, and is to read the refusal
-            self.state, self.began = State.LINGERING, self.active
+            self.state, self.began = _LINGERING, self.active
             if transport.can_write_eof():
                 transport.write_eof()
         elif close:
@@ -388,7 +392,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def _read_on(self) -> None:
         """Read the next request, or close if the peer has left. Bytes behind the last request are discarded."""
-        if self.state is not State.READING:
+        if self.state is not _READING:
             self._unread = b""
         if self._unread:
             self._queue_turn()
