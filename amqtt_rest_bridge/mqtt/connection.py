@@ -320,8 +320,9 @@ class MqttConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decode the bytes, and act on their packets."""
         self._liveness.bytes_received += len(data)
-        if _QUICK_ACK is not None and self._socket is not None:
+        if _QUICK_ACK is not None and self._socket is not None and not self._unsent:
             # Brokers leave Nagle's algorithm on: their next PUBACK waits for this acknowledgement, for up to 40 ms.
+            # Packets that are about to be sent carry it with them.
             self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         if self._is_leaving:
             return
