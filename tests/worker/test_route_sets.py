@@ -77,6 +77,15 @@ def test_what_workers_warn_of(
     assert [found[: len(line)] for found, line in zip(caplog.messages, lines, strict=True)] == lines
 
 
+def test_what_is_logged_of_many_forged_records_is_bounded_and_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = Warnings("plant", 4)
+    for number in range(200):
+        forged = {f"{worker}\nready: x" * 20: f"hash\n{worker}" * 20 for worker in range(number)}
+        warnings.look(view(**forged), (), number / 100)
+    assert len(caplog.messages) == 2
+    assert all(message.isprintable() and len(message) < 5000 for message in caplog.messages), caplog.messages
+
+
 @pytest.mark.mosquitto
 def test_route_sets_that_differ_are_warned_of_on_every_worker_and_seen_until_they_agree(
     group: Group, capsys: pytest.CaptureFixture[str]
