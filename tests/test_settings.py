@@ -188,40 +188,36 @@ def test_an_option_wins_over_its_variable_and_both_over_the_file(
     assert check() == 1
 
 
-def test_a_secret_is_a_variable(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "short")
-    assert check() == 1
-    output = capsys.readouterr().out
-    assert "the setting admin_token must be 16 or more visible ASCII characters" in output
-    assert "short" not in output
-
-
-def test_a_password_that_nothing_replaces_is_a_fault(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", "${PASSWORD}")
-    assert check() == 1
-    assert "REST_BRIDGE_BROKER_PASSWORD is ${PASSWORD}, which nothing replaces here: " in capsys.readouterr().out
-
-
-def test_a_variable_of_the_wrong_form_is_named(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REST_BRIDGE_SLOTS", "many")
-    assert check() == 2
-    assert "Invalid value for '--slots' (env var: 'REST_BRIDGE_SLOTS'): " in capsys.readouterr().err
-
-
-def test_a_misspelt_variable_is_warned_of(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REST_BRIDGE_ADOPT_SECOND", "1")
-    monkeypatch.setenv("REST_BRIDGE_ADMIN", "http://127.0.0.1:9464")  # of commands that ask a bridge
-    assert check() == 0
-    warnings = [line for line in capsys.readouterr().out.splitlines() if "sets nothing" in line]
-    assert warnings == ["the variable REST_BRIDGE_ADOPT_SECOND sets nothing: did you mean REST_BRIDGE_ADOPT_SECONDS?"]
+@pytest.mark.parametrize(
+    ("variable", "value", "status", "said"),
+    [
+        pytest.param(
+            "ADMIN_TOKEN", "of-9", 1, "the setting admin_token must be 16 or more visible ASCII characters", id="secret"
+        ),
+        pytest.param(
+            "BROKER_PASSWORD", "${PASSWORD}", 1,
+            "REST_BRIDGE_BROKER_PASSWORD is ${PASSWORD}, which nothing replaces here: ", id="unfilled password",
+        ),
+        pytest.param(
+            "SLOTS", "of-9", 2, "Invalid value for '--slots' (env var: 'REST_BRIDGE_SLOTS'): ", id="wrong form"
+        ),
+        pytest.param(
+            "ADOPT_SECOND", "1", 0,
+            "the variable REST_BRIDGE_ADOPT_SECOND sets nothing: did you mean REST_BRIDGE_ADOPT_SECONDS?", id="typo",
+        ),
+        pytest.param("ADMIN", "http://127.0.0.1:9464", 0, "ok", id="of commands that ask a bridge"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_sets_nothing_usable_is_named(
+    variable: str, value: str, status: int, said: str,
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv(f"REST_BRIDGE_{variable}", value)
+    assert check() == status
+    shown = "".join(capsys.readouterr())
+    assert said in shown
+    assert variable != "ADMIN_TOKEN" or value not in shown
+    assert ("sets nothing" in shown) == (variable == "ADOPT_SECOND")
 
 
 def test_the_row_that_the_page_shows_is_all_that_a_new_setting_takes() -> None:

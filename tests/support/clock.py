@@ -1,8 +1,6 @@
-"""Time that passes when a test says so, and clocks that are wrong."""
+"""Time that passes when a test says so."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 
 class Clock:
@@ -32,13 +30,3 @@ class Clock:
             self._timers.remove(due[0])
             due[0][1]()
         return bool(due)
-
-
-@dataclass(frozen=True)
-class WrongClock:
-    """What `time.time` is for a process whose clock is wrong by so many seconds."""
-
-    seconds: float
-
-    def __call__(self) -> float:
-        return time.clock_gettime(time.CLOCK_REALTIME) + self.seconds

@@ -46,7 +46,6 @@ def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
     ("settings", "wrong"),
     [
         pytest.param({"slots": 2, "slot": 2}, "the setting slot is 2; with slots: 2 it is 0 to 1", id="slot"),
-        pytest.param({"slots": 0}, "the setting slots is 0; allowed is 1 to 1024", id="slots"),
         pytest.param({"group": "a/b"}, "the setting group must be a name", id="group"),
         pytest.param({"group": ""}, "the setting group must be a name", id="no group"),
         pytest.param({"broker": "http://x"}, "the setting broker must be mqtt://", id="address"),
@@ -55,8 +54,6 @@ def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
         pytest.param({"broker": "mqtts://x", "cert_file": "x"}, "cert_file and key_file belong together", id="pair"),
         pytest.param({"broker": "mqtts://x", "ca_file": "gone"}, "the TLS files cannot be used (ca_file", id="gone"),
         pytest.param({"password_secret": "gone"}, "/run/secrets/gone: No such file or directory", id="secret"),
-        pytest.param({"adopt_seconds": 0}, "the setting adopt_seconds is 0; allowed is 1 to", id="adopt_seconds"),
-        pytest.param({"session_expiry": 1}, "the setting session_expiry is 1; allowed is 60 to", id="session_expiry"),
         pytest.param({"coreflux": Coreflux([], "live")}, "the setting coreflux needs users", id="coreflux"),
         pytest.param({"workers": 0}, "the setting workers is 0; allowed is 1 to 1024", id="a setting of the plugin"),
     ],
