@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.broker.statuses import AWAY
 from amqtt_rest_bridge.supervisor import Times
 from tests.support.admin_client import admin_of
 from tests.support.commands import accepts
@@ -106,7 +107,8 @@ def test_while_the_bridge_is_away_messages_wait_and_its_routes_are_red(target: R
         assert message_of(client)["health"] == "Green"
         with spawning.failing():
             kill(host)
-            assert message_of(client)["health"] == "Red"
+            red = message_of(client)
+            assert (red["health"], red["health_reason"], red["last_error"]["code"]) == ("Red", AWAY, "bridge_restarted")
             client.publish("in/1", b"waits")
         client.subscribe("out")
         seen = [client.message() for _ in range(3)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.broker.bridge_child import RunningProcess, spawn_bridge
-from amqtt_rest_bridge.broker.control import Failed, Loaded, Log, Start, read, read_blocking, written
+from amqtt_rest_bridge.broker.control import Loaded, Log, Start, read, read_blocking, written
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.plugin_bridge import ControlHandler
 from amqtt_rest_bridge.reload import FirstLoad
@@ -56,15 +56,6 @@ def test_a_bridge_loads_its_routes_and_ends_with_its_broker_whose_socket_it_remo
         assert [route.name for route in first.routes] == ["R"]
     assert process.end(30) == 1
     assert not (tmp_path / "endpoint").exists()
-
-
-def test_a_bridge_whose_routes_have_errors_says_which_and_ends(tmp_path: Path) -> None:
-    with started(tmp_path, ROUTE.replace("ENDPOINT", "ENDPONT"), tmp_path / "socket") as (process, ours):
-        failed = said(ours)
-        assert isinstance(failed, Failed)
-        assert "ENDPONT" in failed.faults[0].message
-        assert read_blocking(ours, time.monotonic() + 30) is None
-        assert process.end(30) == 0
 
 
 @pytest.mark.parametrize("elsewhere", [pytest.param(False, id="of the loop"), pytest.param(True, id="of a thread")])
