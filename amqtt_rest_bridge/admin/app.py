@@ -41,7 +41,7 @@ from amqtt_rest_bridge.admin.queries import (
 from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retries
 from amqtt_rest_bridge.admin.runs import Run, RunQuery
-from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
+from amqtt_rest_bridge.engine.server.credentials import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,

@@ -28,7 +28,7 @@ from amqtt_rest_bridge.cli.route_test_files import (
 )
 from amqtt_rest_bridge.engine.event import Verdict
 from amqtt_rest_bridge.engine.needs import Outcome
-from amqtt_rest_bridge.engine.server.callers import sign
+from amqtt_rest_bridge.engine.server.signatures import sign
 from amqtt_rest_bridge.engine.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FaultCode, Severity, visible
 from amqtt_rest_bridge.http.exchange import Request

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.needs import Host, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.callers import WrongCredentials
+from amqtt_rest_bridge.engine.server.credentials import WrongCredentials
 from amqtt_rest_bridge.engine.server.endpoint import (
     EventRequest,
     ServerEndpoint,
@@ -25,8 +25,9 @@ from amqtt_rest_bridge.engine.server.endpoint import (
     outcome_of,
     readable,
 )
+from amqtt_rest_bridge.engine.server.newest import TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
-from amqtt_rest_bridge.engine.server.reads import Reads, TopicPayload, payload_answer
+from amqtt_rest_bridge.engine.server.reads import Reads
 from amqtt_rest_bridge.engine.server.replies import Replies, Turns
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.errors import CallError, ConfigurationError

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Verdict
 from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
-from amqtt_rest_bridge.engine.server.reads import TopicPayload
+from amqtt_rest_bridge.engine.server.newest import TopicPayload
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.batch import batch_of, halve

@@ -33,15 +33,12 @@ from amqtt_rest_bridge.engine.event import SkippedError
 from amqtt_rest_bridge.engine.needs import Host, Outcome, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import TRACE_NAMES, trace_of
-from amqtt_rest_bridge.engine.server.callers import (
-    WrongCredentialError,
-    WrongCredentials,
-    cors_for,
-    credentials_for,
-    verifier_of,
-)
-from amqtt_rest_bridge.engine.server.reads import ReadEvent, Reads, TopicPayload, payload_answer
+from amqtt_rest_bridge.engine.server.cors import cors_for
+from amqtt_rest_bridge.engine.server.credentials import WrongCredentialError, WrongCredentials, credentials_for
+from amqtt_rest_bridge.engine.server.newest import TopicPayload, payload_answer
+from amqtt_rest_bridge.engine.server.reads import ReadEvent, Reads
 from amqtt_rest_bridge.engine.server.replies import Replies, Turns
+from amqtt_rest_bridge.engine.server.signatures import verifier_of
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
 from amqtt_rest_bridge.errors import BrokerAwayError, CallError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import (

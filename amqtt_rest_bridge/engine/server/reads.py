@@ -1,7 +1,8 @@
 """Read events: a GET is answered from the newest messages of topics, at once or as a stream.
 
-`Reads` keeps the messages (`server_mode` passes them on), `ReadEvent` answers the requests of one event, `CallerStream`
-is one open stream. `_OneTopic` and `_TopicsOfFilter` write what is sent: of one topic, or of all that a filter matches.
+`Reads` has the newest messages of each filter (`newest`), which `server_mode` passes on, and the open streams.
+`ReadEvent` answers the requests of one event. `_OneTopic` and `_TopicsOfFilter` write what is sent: of one topic, or of
+all that a filter matches. `CallerStream` is one open stream.
 
 The answer for one topic is its payload; with `{path.x}` the request names the topic. The answer for a filter with
 wildcards is a JSON object of payloads by topic. A request only chooses among topics that the event's filter has
@@ -13,24 +14,20 @@ has fallen behind sends more at once, and callers that read equally fast share t
 """
 
 import contextlib
-import hashlib
-import itertools
 import json
 import secrets
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
-from itertools import takewhile
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.engine.server.newest import MOST_TOPICS, NewestMessages, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.exchange import (
     STREAM_BEGINNING,
     STREAM_HEADERS,
-    Headers,
     Pulse,
     Request,
     RequestRefusedError,
@@ -42,15 +39,6 @@ from amqtt_rest_bridge.http.exchange import (
 from amqtt_rest_bridge.lot.model import EventName, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
 
-MOST_TOPICS: Final = 10_000
-MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is always kept
-MOST_RECENT: Final = 64
-"""Messages that are kept although newer ones of their topics have come, up to `RECENT_BYTES`."""
-RECENT_BYTES: Final = 32 << 10
-
-_SERIES: Final = itertools.count(1)
-_JSON_STARTS: Final = frozenset(b'{["-0123456789tfn')
-_JSON_SPACE: Final = b" \t\r\n"
 MOST_STREAMS: Final = 2_000
 
 _INSTANCE: Final = secrets.token_hex(4)  # in the ids of events, since messages are numbered by each process
@@ -58,123 +46,6 @@ _NOTHING: Final = -1  # the number of the message that a caller has seen, before
 _TOO_MANY: Final = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
 _REMOVED: Final = "null"  # in a stream, for a topic whose retained message was removed
 _MOST_PIECES: Final = 8  # of one filter that are kept for other callers; callers choose where theirs begin
-_NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
-
-
-class TopicPayload:
-    """The payload of a message, in the forms that answers need; each form is made once for all answers.
-
-    `number` is the number of its message, see `NewestMessages`.
-    """
-
-    def __init__(self, payload: bytes, number: int = 0) -> None:
-        self.payload = payload
-        self.number = number
-
-    def __len__(self) -> int:
-        return len(self.payload)
-
-    @cached_property
-    def json(self) -> str:
-        """Return the payload as JSON: as it is where it is JSON, else as a string."""
-        text = self.payload.decode(errors="replace")
-        return text if self.content_type == "application/json" else json.dumps(text, ensure_ascii=False)
-
-    @cached_property
-    def event(self) -> bytes:
-        """Return the payload as a server-sent event, whose id is the same for the same bytes."""
-        return event_of(self.payload.decode(errors="replace"), self.entity_tag.strip('"'))
-
-    @cached_property
-    def content_type(self) -> str:
-        """Return the media type; see `content_type_of`."""
-        return content_type_of(self.payload)
-
-    @cached_property
-    def entity_tag(self) -> str:
-        """Return a strong entity tag (RFC 9110 section 8.8.3): the same for the same bytes in every process."""
-        return f'"{hashlib.blake2b(self.payload, digest_size=16).hexdigest()}"'
-
-
-def content_type_of(payload: bytes) -> str:
-    """Return a payload's media type by its content: JSON (RFC 8259), else UTF-8 text, else octets."""
-    start = payload.lstrip(_JSON_SPACE)[:1]
-    try:
-        if start and start[0] in _JSON_STARTS:
-            json.loads(payload.decode(), parse_constant=_refuse_constant)
-            return "application/json"
-    except UnicodeDecodeError:
-        return "application/octet-stream"
-    except (ValueError, RecursionError):
-        pass
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        return "application/octet-stream"
-    return "application/octet-stream" if "\0" in text else "text/plain; charset=utf-8"
-
-
-def _refuse_constant(_name: str) -> None:
-    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError
-
-
-class NewestMessages:
-    """The newest messages of one filter.
-
-    `topics` holds them by topic, in order of arrival. If there are too many, the oldest empty one is dropped. Without
-    an empty one the oldest one is dropped, which makes `is_complete` false. `number` counts the messages; `series`
-    distinguishes the numbers of this object from those of others.
-    """
-
-    def __init__(self, topic_filter: str) -> None:
-        self.topic_filter: Final = topic_filter
-        # Not a dict, whose first entry is found only behind all entries that were removed before it.
-        self.topics: OrderedDict[str, TopicPayload] = OrderedDict()
-        self.is_complete = True
-        self.number = 0
-        self.series: Final = next(_SERIES)
-        self._bytes = 0
-        self._empty: OrderedDict[str, None] = OrderedDict()  # topics that were removed, in order
-        self._recent: deque[tuple[str, TopicPayload]] = deque()
-        self._recent_bytes = 0
-        self._has_forgotten = False  # whether any recent message was dropped
-
-    def put(self, topic: str, payload: bytes) -> None:
-        """Keep a message; drop the oldest ones beyond the bounds."""
-        self.number += 1
-        self._remove(topic)
-        kept = self.topics[topic] = TopicPayload(payload, self.number)
-        self._bytes += len(topic) + len(payload)
-        if not payload:
-            self._empty[topic] = None
-        self._recent.append((topic, kept))
-        self._recent_bytes += len(topic) + len(payload)
-        while len(self._recent) > MOST_RECENT or (self._recent_bytes > RECENT_BYTES and len(self._recent) > 1):
-            old, forgotten = self._recent.popleft()
-            self._recent_bytes -= len(old) + len(forgotten)
-            self._has_forgotten = True
-        while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
-            self.is_complete = not self._remove(next(iter(self._empty or self.topics))) and self.is_complete
-
-    def since(self, number: int) -> list[tuple[str, TopicPayload]]:
-        """Return the messages after that with a number, with their topics, in order.
-
-        If some of them are not kept any more, these are the newest messages of each topic.
-        """
-        recent = [*takewhile(lambda one: one[1].number > number, reversed(self._recent))]
-        if len(recent) == len(self._recent) and self._has_forgotten:
-            recent = [*takewhile(lambda one: one[1].number > number, reversed(self.topics.items()))]
-        return recent[::-1]
-
-    def _remove(self, topic: str) -> int:
-        """Forget the message of a topic; return the size of its payload, 0 without one."""
-        removed = self.topics.pop(topic, None)
-        if removed is None:
-            return 0
-        self._bytes -= len(topic) + len(removed)
-        self._empty.pop(topic, None)
-        return len(removed)
 
 
 class Reads:
@@ -326,13 +197,6 @@ class ReadEvent:
             topics = _TopicsOfFilter(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _OneTopic(topic)
             self._shared[topic] = topics
         return topics
-
-
-def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
-    """Return the answer that has a payload."""
-    # Any client may have published the payload: a browser must not take text for a page.
-    own = (("Content-Type", payload.content_type), _NO_SNIFFING)
-    return Response("200 OK", (*headers, *own), payload.payload)
 
 
 def is_not_modified(if_none_match: str | None, entity_tag: str) -> bool:

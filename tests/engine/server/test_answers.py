@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from amqtt_rest_bridge.engine.server.callers import TOLERANCE_SECONDS, verifier_of
+from amqtt_rest_bridge.engine.server.signatures import TOLERANCE_SECONDS, verifier_of
 from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from amqtt_rest_bridge.lot.placeholders.text import Place

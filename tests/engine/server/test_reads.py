@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.engine.server import reads
-from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS, NewestMessages
+from amqtt_rest_bridge.engine.server import newest
+from amqtt_rest_bridge.engine.server.newest import NewestMessages
+from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS
 from amqtt_rest_bridge.http.exchange import Response
 from amqtt_rest_bridge.lot.model import Message
 from tests.support.answering import Answering, port
@@ -112,8 +113,8 @@ def test_an_object_over_max_response_bytes_is_refused() -> None:
 def test_the_newest_messages_are_bounded_and_an_object_is_whole_or_refused(
     monkeypatch: pytest.MonkeyPatch, topics: int, size: int
 ) -> None:
-    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
-    monkeypatch.setattr(reads, "MOST_BYTES", 100)
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    monkeypatch.setattr(newest, "MOST_BYTES", 100)
     made = rooms({f"home/{number}/t": b"x" * (size or 1) for number in range(topics)})
     assert error_code(made.ask("GET", "/all")) == "response_too_large"
     assert made.ask("GET", "/rooms/0").status_code == 404
@@ -134,7 +135,7 @@ def ask_again(made: Answering, *retained: object) -> None:
 def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes_back_when_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reads, "MOST_TOPICS", 10)
+    monkeypatch.setattr(newest, "MOST_TOPICS", 10)
     made = rooms({})
 
     def answer() -> object:
@@ -159,7 +160,7 @@ def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes
 
 
 def test_a_topic_that_was_dropped_is_not_said_to_have_had_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
     made = rooms({})
     for names, unseen, said in (
         ("ab", "c", "No message has been seen on home/c/t yet"),
@@ -175,7 +176,7 @@ def test_a_topic_that_was_dropped_is_not_said_to_have_had_no_message(monkeypatch
 def test_what_was_dropped_is_not_complete_before_all_was_sent_again(
     monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
     made = rooms({})
     publish(made, b"1", "a", "b", "c")
     with contextlib.suppress(OSError), made.mode.reads.asking_again():
@@ -187,14 +188,14 @@ def test_what_was_dropped_is_not_complete_before_all_was_sent_again(
 
 
 def test_one_message_is_kept_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MOST_BYTES", 100)
+    monkeypatch.setattr(newest, "MOST_BYTES", 100)
     kept = NewestMessages("a")
     kept.put("a", b"x" * 200)
     assert ({topic: one.payload for topic, one in kept.topics.items()}, kept.is_complete) == ({"a": b"x" * 200}, True)
 
 
 def test_long_topics_count_for_the_bytes_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(newest, "MOST_BYTES", 100_000)
     kept = NewestMessages("+")
     for number in range(100):
         kept.put(f"{number}{'x' * 10_000}", b"")

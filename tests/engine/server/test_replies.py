@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.engine.server.reads import TopicPayload, content_type_of, is_not_modified
+from amqtt_rest_bridge.engine.server.newest import TopicPayload, content_type_of
+from amqtt_rest_bridge.engine.server.reads import is_not_modified
 from amqtt_rest_bridge.lot.model import Message, MessageProperties, Publication, Route
 from tests.support.answering import Answering, port, result_of
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from amqtt_rest_bridge.engine.server.callers import (
+from amqtt_rest_bridge.engine.server.credentials import (
     DELAY_SECONDS,
     FREE_GUESSES,
     MINUTE_SECONDS,
     MOST_LATE,
     WrongCredentials,
-    sign,
 )
+from amqtt_rest_bridge.engine.server.signatures import sign
 from amqtt_rest_bridge.http.exchange import Caller, Refusal
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from tests.support.admin_client import TOKEN, admin_of

@@ -1,0 +1,161 @@
+"""Passwords and tokens: which callers an endpoint admits. Answers to wrong credentials are late once there are many."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+from amqtt_rest_bridge.catalogue import UNAUTHORIZED
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.http.exchange import Caller, Refusal, RequestRefusedError, overloaded, refuse
+from amqtt_rest_bridge.lot.model import RestApiConfig
+from amqtt_rest_bridge.times import LineLimit
+
+log = logging.getLogger(__name__)
+
+FREE_GUESSES: Final = 10
+"""Wrong credentials of an address within `MINUTE_SECONDS` that are answered at once."""
+MINUTE_SECONDS: Final = 60.0
+DELAY_SECONDS: Final = 1.0
+MOST_LATE: Final = 64
+"""Answers that wait at a time, and as many again whose callers have closed their side; one more is 503 at once."""
+MOST_ADDRESSES: Final = 4096
+_LOG_SECONDS: Final = 60.0
+_OTHERS: Final = "other addresses"
+
+
+class WrongCredentialError(RequestRefusedError):
+    """A request is refused for its password, token or signature. A request without any of them is not a guess."""
+
+
+class Credentials:
+    """What a route asks of its callers: a name and password, or a token. If it asks for both, either admits.
+
+    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD, as Basic credentials
+    (RFC 7617); SERVER_TOKEN as Bearer (RFC 6750) or in SERVER_TOKEN_HEADER. If only one of a pair is set, the other one
+    counts as empty, so that half a setting never opens a route.
+    """
+
+    def __init__(self, route: str, config: RestApiConfig) -> None:
+        self._passwords: list[bytes] = []  # hashes, as of the tokens
+        self._tokens = [_hashed(token.encode()) for token in config.server_token]
+        self._token_header = config.server_token_header.lower() if config.server_token_header and self._tokens else ""
+        challenges, what, hints = [], [], []
+        username, password = config.server_username, config.server_password
+        if username is None and password is None and not config.enable_client:
+            username, password = config.username, config.password
+        if username is not None or password is not None:
+            self._passwords.append(_hashed(f"{username or ''}:{password or ''}".encode()))
+            challenges.append(("WWW-Authenticate", f'Basic realm="{route}", charset="UTF-8"'))
+            what.append("name or password")
+            hints.append("the route's name and password as Basic credentials in the Authorization header")
+        if self._tokens:
+            challenges.append(("WWW-Authenticate", f'Bearer realm="{route}"'))
+            what.append("token")
+            header = f", or in the header {config.server_token_header}" if config.server_token_header else ""
+            hints.append(f"the route's token as Bearer in the Authorization header{header}")
+        self._refusal = refuse(
+            UNAUTHORIZED, f"The caller's {' or '.join(what)} is missing or wrong", tuple(challenges),
+            hint=f"Send {', or '.join(hints)}",
+        )  # fmt: skip
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise `RequestRefusedError` (401) unless the caller sent what the route asks for.
+
+        It is a `WrongCredentialError` if a header that may hold a credential came. Hashes of the same length are
+        compared, all of them, so that the time of it says nothing.
+        """
+        authorization, own = headers.get("authorization", ""), headers.get(self._token_header, "")
+        scheme, _, sent = authorization.partition(" ")
+        scheme, sent = scheme.lower(), sent.strip()
+        password = _hashed(from_base64(sent) if scheme == "basic" else b"")
+        tokens = _hashed(sent.encode() if scheme == "bearer" else b""), _hashed(own.encode())
+        found = [hmac.compare_digest(password, expected) for expected in self._passwords]
+        found += [hmac.compare_digest(token, expected) for token in tokens for expected in self._tokens]
+        if not any(found):
+            raise (WrongCredentialError if authorization or own else RequestRefusedError)(self._refusal)
+
+
+def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
+    """Return what a route asks of its callers, None if it asks for nothing."""
+    own = config.server_username, config.server_password
+    shared = () if config.enable_client else (config.username, config.password)
+    asks = any(one is not None for one in (*own, *shared)) or config.server_token
+    return Credentials(route, config) if asks else None
+
+
+def _hashed(sent: bytes) -> bytes:
+    return hashlib.sha256(sent).digest()
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes that a text in base64 means, none if it is not base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+class WrongCredentials:
+    """Wrong credentials: counted by address, and once there are many from one address, answered a second late.
+
+    One table for all ports of a bridge: passwords, tokens and signatures of routes, and the token of the admin port. A
+    right credential never comes here, so it is never delayed, whatever else comes from its address: behind a proxy all
+    callers have one. So this slows down what tries words of a list; against a caller who opens a connection for each
+    guess and does not wait for its answer, only a long secret helps.
+
+    An IPv6 address counts as its /64, which is what one machine gets (RFC 4291 section 2.5.4). Beyond `MOST_ADDRESSES`
+    in a minute all further addresses count as one, so no number of them makes the table forget another.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()  # the address of the last guess at the end
+        self._late: list[Caller] = []
+        self._limit = LineLimit(_LOG_SECONDS, clock.monotonic)
+
+    async def delay(self, address: str, port: int, caller: Caller) -> Refusal | None:
+        """Count a wrong credential that came to a port; return a second later if many came from its address.
+
+        Returns None, or what is answered in place of the refusal if too many wait already.
+        """
+        now, counted = self._clock.monotonic(), _network(address)
+        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
+            self._times.popitem(last=False)
+        if counted not in self._times and len(self._times) >= MOST_ADDRESSES:
+            counted = _OTHERS
+        times = self._times.setdefault(counted, deque(maxlen=FREE_GUESSES))
+        is_late = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
+        times.append(now)
+        self._times.move_to_end(counted)
+        if not is_late:
+            return None
+        if count := self._limit.count():
+            text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
+            log.warning(text, port, FREE_GUESSES, address, f" (the last of {count})" if count > 1 else "")
+        # A caller may have closed only its side of the connection, to be answered at once: it waits all the same.
+        present = sum(not each.has_left for each in self._late)
+        if present >= MOST_LATE or len(self._late) >= 2 * MOST_LATE:
+            return overloaded("Too many wrong credentials wait for their answers; this request was not published")
+        self._late.append(caller)
+        try:
+            await self._clock.sleep(DELAY_SECONDS)
+        finally:
+            self._late.remove(caller)
+        return None
+
+
+def _network(address: str) -> str:
+    """Return what an address counts as."""
+    try:
+        parsed = ip_address(address.partition("%")[0])  # without the interface of a link-local one
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    return str(parsed.ipv4_mapped or IPv6Network((int(parsed) >> 64 << 64, 64)))
