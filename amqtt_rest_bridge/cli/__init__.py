@@ -54,8 +54,8 @@ class CommandError(HintedError):
 def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Return the decorator of a `main` that shows no traceback when a standard stream is closed, full or not UTF-8.
 
-    Its exit status is 1 when the reader of its output has closed the pipe, `unwritten` when the output cannot be
-    written, 130 after Ctrl-C.
+    The exit status is then 1 if the reader of the output has closed the pipe, and `unwritten` if the output cannot be
+    written. After Ctrl-C it is 130.
     """
 
     def decorator(run: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
@@ -156,7 +156,7 @@ class Command(typer.core.TyperCommand):
 
 
 def own_name() -> str:
-    """Return `rest-bridge` as its user writes it: with the path in front if a shell finds none, or another, by name."""
+    """Return how to run `rest-bridge` from a shell: by name if the shell finds this program so, else by its path."""
     called, found = sys.argv[0], shutil.which("rest-bridge")
     if Path(called).name != "rest-bridge" or (found and os.path.realpath(found) == os.path.realpath(called)):
         return "rest-bridge"
@@ -183,7 +183,10 @@ def read_bytes(path: Path, most: int = 16 << 20) -> bytes:
 
 
 def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:
-    """Return the faults to list, in their order, errors rather than others if there are too many, and how many more."""
+    """Return the faults to list, in their order, and a line that counts the others, None if all are listed.
+
+    Of more than `MOST_LISTED` faults, errors are listed rather than warnings, and warnings rather than notices.
+    """
     severities = list(Severity)
     by_severity = sorted(range(len(faults)), key=lambda number: severities.index(faults[number].severity))
     others = counted(faults[number] for number in by_severity[MOST_LISTED:])

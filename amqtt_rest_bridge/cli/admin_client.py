@@ -26,8 +26,8 @@ from amqtt_rest_bridge.mqtt.values import load_tls
 from amqtt_rest_bridge.settings import ADMIN_TOKEN_VARIABLE, ADMIN_VARIABLE
 from amqtt_rest_bridge.spelling import did_you_mean
 
-_SECONDS: Final = 10.0  # to connect, and without a byte of an answer ...
-_SILENCE_SECONDS: Final = 60.0  # ... or of the live stream, in which a comment comes every 15 s
+_SECONDS: Final = 10.0  # to connect, and between two bytes of an answer
+_SILENCE_SECONDS: Final = 60.0  # between two bytes of the live stream, in which a comment comes every 15 s
 _NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 _BROKEN_OFF: Final = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 _TOKEN: Final = re.compile(r"[\x20-\x7e]*")
@@ -134,13 +134,13 @@ class AdminClient:
     def asking(
         self, method: str, target: str, body: bytes | None = None, *, silence: float = _SECONDS
     ) -> Iterator[BaseHTTPResponse]:
-        """Ask, and read the answer within the block.
+        """Send a request; its answer is read within the block.
 
         Raises:
             AdminError: The connection fails, before the block or in it, or nothing comes for `silence` seconds.
         """
         token = os.environ.get(ADMIN_TOKEN_VARIABLE)
-        if token is not None and _TOKEN.fullmatch(token) is None:  # it is not quoted: most of it may be the secret
+        if token is not None and _TOKEN.fullmatch(token) is None:  # the message does not hold it: it may be the secret
             raise AdminError(
                 f"{ADMIN_TOKEN_VARIABLE} has a line break or a letter that is in no token; write it once more"
             )

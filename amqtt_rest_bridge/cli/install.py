@@ -192,13 +192,13 @@ def _files_of(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
 
 
 def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checked:
-    """Check files by themselves, for what they need, then with those of the folder, for names and endpoints in use."""
+    """Load files twice: alone for the variables and secrets that they read, with those of the folder for all faults."""
     parsed = ParsedTexts()
     found = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
     new: list[sources.Source] = []
     errors = 0
     for source in (source for texts in found.values() for source in texts):
-        if errors <= MOST_LISTED:  # what is faulty throughout costs no more time
+        if errors <= MOST_LISTED:  # a template that is faulty throughout is not read to its end
             errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
             new.append(source)
     needs, environment = Environment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
@@ -267,7 +267,7 @@ def _is_literal(value: Value | None) -> bool:
 
 
 def _is_on(block: Block, name: str) -> bool:
-    """Return whether a mode is on, or a variable decides."""
+    """Return whether a mode may be on: it is, or a variable decides when the route is loaded."""
     shown = _setting_text(block, name)
     return shown is not None and (shown.lower() == "true" or "{" in shown)
 

@@ -39,8 +39,9 @@ _SHOWN: Final = 300
 _NOT_FOUND: Final = "template_not_found"
 _MOST_NEAREST: Final = 3
 _OTHER_ADDRESS: Final = "name the address of a template library with --from"
-_FINAL: Final = (requests.exceptions.SSLError, requests.Timeout)  # another try would end alike
 _AGAIN: Final = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+"""Errors after which the library is asked again, unless they are also one of these:"""
+_FINAL: Final = (requests.exceptions.SSLError, requests.Timeout)
 # The first that fits: requests derives some of its errors from others.
 _FAILURES: Final = (
     (requests.exceptions.ProxyError, "the proxy does not work", "correct HTTP_PROXY, HTTPS_PROXY or NO_PROXY"),
@@ -209,7 +210,7 @@ class Library:
 
     def _read(self, response: requests.Response) -> bytes:
         """Return the body of an answer, which is bounded."""
-        if response.headers.get("Content-Encoding", "identity") != "identity":  # of few octets it may make millions
+        if response.headers.get("Content-Encoding", "identity") != "identity":  # a few octets may become millions
             raise InstallError(f"{self.name} compresses its answer, which it was not asked for", _OTHER_ADDRESS)
         content = bytearray()
         try:
@@ -217,12 +218,15 @@ class Library:
                 content += chunk
                 if len(content) > MAX_BYTES:
                     raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
-        except requests.ConnectionError as error:  # here it is that nothing has come for too long
+        except requests.ConnectionError as error:  # which requests raises here if nothing comes for _READ_SECONDS
             raise requests.ReadTimeout from error
         return bytes(content)
 
     def _refusal(self, status: int, content: bytes, id_or_slug: str) -> InstallError:
-        """Return what the error body of the API says, or the status only; for an unknown slug with the nearest ones."""
+        """Return the error for an answer of 300 and above, with the message and hint of its body if it has them.
+
+        For an unknown slug the hint names the nearest slugs.
+        """
         try:
             reason = msgspec.json.decode(content, type=_Refusal).error
         except (msgspec.MsgspecError, ValueError, RecursionError):

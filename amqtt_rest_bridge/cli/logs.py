@@ -68,8 +68,8 @@ class JsonFormatter(logging.Formatter):
 class Handler(logging.StreamHandler[TextIO]):
     """Writes records to a stream.
 
-    While `holding`, at the start, an ERROR waits for the next record: a plugin that cannot start logs its reason, which
-    the last line of the process gives once more, so the record is left out then.
+    At the start (`holding`) an ERROR waits for the next record. A plugin that cannot start logs its reason as such an
+    ERROR, and the last line of the process says the same: then the ERROR is left out.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -108,7 +108,7 @@ def run(
 
 
 def _is_meant_as_file(source: str) -> bool:
-    """Return whether a source is a file, or named as files are: then no topic is listened to for a wrong name."""
+    """Return whether a source is a file, or looks like the path of one: for a wrong path no topic is listened to."""
     folder = os.path.dirname(source) if source.startswith(("/", "./", "../")) else ""  # noqa: PTH120
     # The methods of Path raise for a name that is too long.
     is_in_folder = folder not in ("", "/") and os.path.isdir(folder)  # noqa: PTH112
@@ -129,9 +129,10 @@ def _succeeded_runs(admin: str | None, *tls_files: str | None) -> set[str]:
 
 @dataclass(slots=True)
 class FoundMessages:
-    """The messages of failure payloads; how many payloads have none; the numbers of damaged lines, from 1.
+    """The messages of failure payloads, and what became of the other payloads.
 
-    `succeeded` is the number of messages left out, as they were sent again before and succeeded.
+    `without_message` counts payloads that have no message. `damaged` are the numbers, from 1, of those that cannot be
+    read. `succeeded` counts messages that are left out: they were sent again before, and succeeded.
     """
 
     publications: list[Publication] = field(default_factory=list)

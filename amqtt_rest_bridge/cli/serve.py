@@ -96,6 +96,7 @@ def report_failure(error: BridgeError, logs: Handler) -> int:
 
 
 def _serve(path: Path, signals: Signals, logs: Handler) -> int:
+    """Run the broker until a signal; return the exit status."""
     # Importing amqtt takes a second: only here, when signals are handled already.
     from amqtt_rest_bridge.broker import service
     from amqtt_rest_bridge.broker.configuration import broker_config
@@ -112,6 +113,7 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
 
 
 def _check(path: Path) -> int:
+    """Log what is wrong with the configuration, or "ok"; return the exit status."""
     from amqtt_rest_bridge.cli.configuration import check_start
     from amqtt_rest_bridge.settings import Settings
 
