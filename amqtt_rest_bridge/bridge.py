@@ -58,7 +58,7 @@ _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
 MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "PluginMember | Member"]
-"""Make a place from what publishes its messages, the two modes that it offers messages to, and what runs its tasks.
+"""Makes a place from the publisher, the two modes, to which the place offers messages, and the supervisor of its tasks.
 
 The program calls, in this order: at the start `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload
 `use_routes`, `subscribe`; at the end `stop_taking`, `leave`, `close`.
@@ -66,12 +66,12 @@ The program calls, in this order: at the start `connect`, `use_routes`, `begin`,
 
 
 class Program:
-    """The parts of a bridge.
+    """A bridge: its parts, connected. It is loaded (`load` or `use_first`), started, reloaded, and stopped.
 
     Args:
-        settings: Those of the worker or the plugin, checked.
+        settings: The settings of the worker or the plugin, checked.
         publisher: Publishes results, requests and statuses.
-        make_place: Makes its place.
+        make_place: Makes the place, by which the program reaches its broker.
         on_reload: Called after each reload with the routes in use; with None after one that failed.
         owns_process: Whether nothing else runs in this process. Memory, descriptors and garbage collection of the whole
             process are set up then.
@@ -139,18 +139,6 @@ class Program:
         """Return the bound port of the status page and the metrics, None without the setting admin_port."""
         return self._admin.port
 
-    # What the admin port shows (`admin.figures.RunningBridge`).
-
-    @property
-    def troubles(self) -> list[str]:
-        """Return why the bridge is not ready, beside faults of its routes."""
-        return self._ports.troubles + self.place.troubles + self._admin.troubles
-
-    @property
-    def group_numbers(self) -> "GroupNumbers | None":
-        """Return what a worker counts of its group, None beside amqtt."""
-        return self.place.group_numbers
-
     # Loaded, started and stopped.
 
     async def load(self) -> FirstLoad:
@@ -182,6 +170,12 @@ class Program:
         tls = _port_options(self._settings).tls
         if ports and tls is not None and before is None:
             tls.load()
+
+    @property
+    def _loaded_reloader(self) -> Reloader:
+        if self._reloader is None:
+            raise RuntimeError("routes are asked for before they have been loaded")
+        return self._reloader
 
     async def start(self) -> None:
         """Connect, take messages, and serve the ports. Returns once the place has settled.
@@ -225,26 +219,8 @@ class Program:
         self._opened.close()
 
     def release(self) -> None:
-        """Close ports and files; by itself for a program that was not started. Blocks for some seconds at most."""
+        """Close ports and files of a program that was never started; `stop` does it too. Blocks for seconds at most."""
         self._opened.close()
-
-    def note_broker(self, state: BrokerState) -> None:
-        """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
-        before, self.broker_state = self.broker_state, state
-        for route, code, message in state.errors:
-            self._outcomes.note_error(route, code, message)
-        if state.refusing != before.refusing:
-            self.reporter.report_refusing(state.refusing)
-
-    def note_unmatched(self, topic: str) -> None:
-        """Note a message that concerns no client event."""
-        self._outcomes.note_unmatched(Message(topic, b"", time.time()))
-
-    async def _watch_unmatched(self) -> None:
-        """Receive messages that concern no client event while a caller of the admin port follows them."""
-        while True:
-            wanted = await self._admin.recorder.followers.unmatched_changed()
-            await self.place.watch_unmatched(wanted=wanted)
 
     # Routes.
 
@@ -319,13 +295,47 @@ class Program:
         self.place.use_routes(routes)
         self._admin.use_routes(with_bound_ports(routes, self._ports.bound))
 
-    # Callbacks of the parts.
+    def _freeze_garbage(self) -> None:
+        """Exclude modules and routes, which live until the next reload, from garbage collection.
+
+        Each full collection stops the loop: for 8 ms with 1,000 routes, 40 ms if they were not excluded. A large answer
+        of the admin port may start one. Garbage of the last reload is collected here first, which stops the loop for
+        40 ms, too, so nothing is done in a broker's process.
+        """
+        if self._owns_process:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+
+    # Asked and called by its parts: the admin port (`admin.figures.RunningBridge`), tasks, modes and ports.
 
     @property
-    def _loaded_reloader(self) -> Reloader:
-        if self._reloader is None:
-            raise RuntimeError("routes are asked for before they have been loaded")
-        return self._reloader
+    def troubles(self) -> list[str]:
+        """Return why the bridge is not ready, beside faults of its routes."""
+        return self._ports.troubles + self.place.troubles + self._admin.troubles
+
+    @property
+    def group_numbers(self) -> "GroupNumbers | None":
+        """Return what a worker counts of its group, None beside amqtt."""
+        return self.place.group_numbers
+
+    def note_broker(self, state: BrokerState) -> None:
+        """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
+        before, self.broker_state = self.broker_state, state
+        for route, code, message in state.errors:
+            self._outcomes.note_error(route, code, message)
+        if state.refusing != before.refusing:
+            self.reporter.report_refusing(state.refusing)
+
+    def note_unmatched(self, topic: str) -> None:
+        """Note a message that concerns no client event."""
+        self._outcomes.note_unmatched(Message(topic, b"", time.time()))
+
+    async def _watch_unmatched(self) -> None:
+        """Receive messages that concern no client event while a caller of the admin port follows them."""
+        while True:
+            wanted = await self._admin.recorder.followers.unmatched_changed()
+            await self.place.watch_unmatched(wanted=wanted)
 
     def _report_broken(self, fault: str | None) -> None:
         self.reporter.report_broken(fault)
@@ -350,18 +360,6 @@ class Program:
                 statistics = self._outcomes.statistics[route.name]
                 statistics.note_port_fault(why, time.time())
                 self._outcomes.report_health(statistics)
-
-    def _freeze_garbage(self) -> None:
-        """Exclude modules and routes, which live until the next reload, from garbage collection.
-
-        Each full collection stops the loop: for 8 ms with 1,000 routes, 40 ms if they were not excluded. A large answer
-        of the admin port may start one. Garbage of the last reload is collected here first, which stops the loop for
-        40 ms, too, so nothing is done in a broker's process.
-        """
-        if self._owns_process:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
 
 
 def _port_options(settings: Settings) -> PortOptions:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
 from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.unmatched import Unmatched, UnmatchedPath
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedPath, UnmatchedRequests
 from amqtt_rest_bridge.engine.status_reporter import StatusReporter, spool_refuses
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 from amqtt_rest_bridge.mqtt.private import BrokerState
@@ -131,7 +131,7 @@ class Figures:
         outcomes: Outcomes,
         recorder: RunRecorder,
         reporter: StatusReporter,
-        unmatched: Unmatched,
+        unmatched: UnmatchedRequests,
         bridge: RunningBridge,
         pids: Mapping[str, int],
     ) -> None:
@@ -198,7 +198,7 @@ class Figures:
             reload_errors=0 if failure is None else max(1, failure.errors),
             reasons=reasons,
             unmatched=self._unmatched.totals(),
-            unmatched_paths=self._unmatched.most(),
+            unmatched_paths=self._unmatched.most_frequent(),
             spool_refusing=broker.refusing is not None,
             problems=self._recorder.problems.present(time.time(), successes)[:_MOST_PROBLEMS],
             group=self._bridge.group_numbers,

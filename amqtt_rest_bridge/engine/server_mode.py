@@ -29,7 +29,7 @@ from amqtt_rest_bridge.engine.server.newest import TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
 from amqtt_rest_bridge.engine.server.reads import Reads
 from amqtt_rest_bridge.engine.server.replies import Replies, Turns
-from amqtt_rest_bridge.engine.server.unmatched import Unmatched
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedRequests
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http.exchange import (
     Answer,
@@ -64,7 +64,7 @@ class ServerMode:
     def __init__(self, host: Host, outcomes: Outcomes, *, is_mqtt_5: bool = True, openapi: bool = False) -> None:
         self.reads = Reads(outcomes.statistics)
         """The messages of read events, and the streams that follow them."""
-        self.unmatched = Unmatched(host.clock)
+        self.unmatched = UnmatchedRequests(host.clock)
         """The requests that led to no endpoint."""
         self.wrong_credentials = WrongCredentials(host.clock)
         """Delays answers to callers that guess credentials; the admin port shares it."""
@@ -146,7 +146,7 @@ class ServerMode:
 class PortApplication:
     """Answers the requests of one port; see `http.exchange.Application`."""
 
-    def __init__(self, shared: SharedByEndpoints, unmatched: Unmatched, port: int, *, openapi: bool) -> None:
+    def __init__(self, shared: SharedByEndpoints, unmatched: UnmatchedRequests, port: int, *, openapi: bool) -> None:
         self.bound_port = port
         """The port that callers connect to. It differs from SERVER_PORT if that is 0."""
         self._shared = shared

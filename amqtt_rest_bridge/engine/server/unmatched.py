@@ -65,53 +65,52 @@ class UnmatchedPath(Struct, frozen=True):
 
 
 @dataclass(slots=True, eq=False)
-class Frequent(Generic[K]):
-    """Counts of the most frequent of any number of keys, `size` at most.
+class FrequentKeys(Generic[K]):
+    """Counts of the most frequent keys, at most `size` of them, however many keys come.
 
-    Space-saving (Metwally, Agrawal, El Abbadi, 2005): a key for which there is no room replaces the key with the least
-    count, and goes on counting from there. So if N keys were counted, one that came more than N / `size` times is never
-    missed. Its count may be too high by what it has taken over, which is kept as its excess.
+    The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi, 2005): if there is no room for a new key, it replaces
+    the key with the least count and continues that count. So a key that is more than one in `size` is never missed. Its
+    count may include what it has taken over; that part is kept as its excess.
     """
 
     size: int
-    _counts: dict[K, tuple[int, int]] = field(default_factory=dict)  # each with its excess, negative
+    _counts: dict[K, tuple[int, int]] = field(default_factory=dict)  # count, and the excess in it as a negative number
 
     def add(self, key: K) -> K | None:
         """Count a key; return the key that it has replaced, None if there was room."""
-        known, left = self._counts.get(key), None
-        if known is None:
-            known = 0, 0
-            if len(self._counts) >= self.size:
-                left = min(self._counts, key=self._counts.__getitem__)  # of several the one with the most excess
-                least, _ = self._counts.pop(left)
-                known = least, -least
-        self._counts[key] = known[0] + 1, known[1]
-        return left
+        replaced = None
+        if key not in self._counts and len(self._counts) >= self.size:
+            replaced = min(self._counts, key=self._counts.__getitem__)  # of several the one with the most excess
+            least, _ = self._counts.pop(replaced)
+            self._counts[key] = least, -least
+        count, excess = self._counts.get(key, (0, 0))
+        self._counts[key] = count + 1, excess
+        return replaced
 
-    def most(self, number: int) -> list[tuple[K, int]]:
-        """Return so many keys with what surely is their own count, the most frequent first."""
+    def most_frequent(self, number: int) -> list[tuple[K, int]]:
+        """Return so many keys, the most frequent first, each with its count without the excess."""
         own = [(key, count + excess) for key, (count, excess) in self._counts.items()]
         return sorted(own, key=itemgetter(1), reverse=True)[:number]
 
 
 @dataclass(slots=True, eq=False)
-class _Counted:
+class _PortCounts:
     """The counts of one port, since the beginning and since the last line of the log."""
 
     total: int = 0
-    paths: Frequent[_Key] = field(default_factory=lambda: Frequent(_PATHS))
+    paths: FrequentKeys[_Key] = field(default_factory=lambda: FrequentKeys(_PATHS))
     times: dict[_Key, tuple[float, float]] = field(default_factory=dict)  # the first and the last, of those in `paths`
     unlogged: int = 0
-    recent: Frequent[_Key] = field(default_factory=lambda: Frequent(_RECENT_PATHS))
-    is_quiet: bool = True
+    recent: FrequentKeys[_Key] = field(default_factory=lambda: FrequentKeys(_RECENT_PATHS))
+    is_quiet: bool = True  # no line was logged in the last minute: the next request is logged at once
 
 
-class Unmatched:
+class UnmatchedRequests:
     """The counts of all ports, and their lines in the log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ports: dict[int, _Counted] = {}
+        self._ports: dict[int, _PortCounts] = {}
         self._endpoints: dict[int, _Endpoints] = {}  # by SERVER_PORT
         self._secrets: frozenset[str] = frozenset()
         self._nearest: dict[tuple[int, _Key], NearestEndpoint | None] = {}
@@ -128,11 +127,11 @@ class Unmatched:
         for port in [port for port in self._ports if self._endpoints_of(port) is None]:
             self._write(port, self._ports.pop(port))
         for port in self._endpoints.keys() - {0}:
-            self._ports.setdefault(port, _Counted())
+            self._ports.setdefault(port, _PortCounts())
 
     def note(self, port: int, method: str, path: str, status: int) -> None:
         """Count a request: the port that it came to, its path as texts show it, and its answer's status."""
-        own = self._ports.setdefault(port, _Counted())
+        own = self._ports.setdefault(port, _PortCounts())
         key, now = (method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], status), self._clock.time()
         forgotten = own.paths.add(key)
         if forgotten is not None:
@@ -150,27 +149,31 @@ class Unmatched:
         """Return how many requests of each port led to no endpoint."""
         return {port: own.total for port, own in self._ports.items()}
 
-    def most(self) -> list[UnmatchedPath]:
+    def most_frequent(self) -> list[UnmatchedPath]:
         """Return the most frequent paths of all ports, the most frequent first."""
         found = []
-        for count, port, key in self._most_frequent():
+        for count, port, key in self._frequent_paths():
             first, last = self._ports[port].times[key]
             method, path = self._method_and_path(key)
             found.append(UnmatchedPath(port, method, path, key[2], count, first, last, self._nearest_of(port, key)))
         return found
 
     def prepare(self) -> bool:
-        """Find the nearest endpoint for one path that `most` returns; return whether none is missing any more.
+        """Find the nearest endpoint for one path that `most_frequent` returns; return whether none is missing any more.
 
         The search takes a millisecond with 1,000 endpoints: too long for all paths in one iteration of the loop.
         """
-        unknown = [(port, key) for _, port, key in self._most_frequent() if (port, key) not in self._nearest]
+        unknown = [(port, key) for _, port, key in self._frequent_paths() if (port, key) not in self._nearest]
         if unknown:
             self._nearest_of(*unknown[0])
         return len(unknown) <= 1
 
-    def _most_frequent(self) -> list[tuple[int, int, _Key]]:
-        found = [(count, port, key) for port, own in self._ports.items() for key, count in own.paths.most(MOST_SHOWN)]
+    def _frequent_paths(self) -> list[tuple[int, int, _Key]]:
+        found = [
+            (count, port, key)
+            for port, own in self._ports.items()
+            for key, count in own.paths.most_frequent(MOST_SHOWN)
+        ]
         return nlargest(MOST_SHOWN, found)
 
     def flush(self) -> None:
@@ -178,7 +181,7 @@ class Unmatched:
         for port, own in self._ports.items():
             self._write(port, own)
 
-    def _end_minute(self, port: int, own: _Counted) -> None:
+    def _end_minute(self, port: int, own: _PortCounts) -> None:
         if self._ports.get(port) is not own:
             return
         if not own.unlogged:
@@ -187,17 +190,17 @@ class Unmatched:
         self._write(port, own)
         self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, own))
 
-    def _write(self, port: int, own: _Counted) -> None:
+    def _write(self, port: int, own: _PortCounts) -> None:
         if not own.unlogged:
             return
         paths = []
-        for key, count in own.recent.most(_LOGGED):
+        for key, count in own.recent.most_frequent(_LOGGED):
             method, path = self._method_and_path(key)
             near = self._nearest_of(port, key)
             nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
             paths.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
         log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(paths))
-        own.unlogged, own.recent = 0, Frequent(_RECENT_PATHS)
+        own.unlogged, own.recent = 0, FrequentKeys(_RECENT_PATHS)
 
     def _method_and_path(self, key: _Key) -> tuple[str, str]:
         method, path, _ = key

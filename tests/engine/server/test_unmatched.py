@@ -7,7 +7,13 @@ from collections import Counter
 
 import pytest
 
-from amqtt_rest_bridge.engine.server.unmatched import MOST_SHOWN, Frequent, NearestEndpoint, Unmatched, UnmatchedPath
+from amqtt_rest_bridge.engine.server.unmatched import (
+    MOST_SHOWN,
+    FrequentKeys,
+    NearestEndpoint,
+    UnmatchedPath,
+    UnmatchedRequests,
+)
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route, ServerEvent
 from tests.support.answering import VirtualClock, port
 from tests.support.server_mode import NOW, event
@@ -20,7 +26,7 @@ class Counting:
 
     def __init__(self, *events: ServerEvent, secrets: frozenset[str] = frozenset()) -> None:
         self.clock = VirtualClock()
-        self.unmatched = Unmatched(self.clock)
+        self.unmatched = UnmatchedRequests(self.clock)
         self.use(Route("Hooks", self.config(), server_events=events or (event(),), secrets=secrets))
 
     @staticmethod
@@ -35,18 +41,18 @@ class Counting:
             self.unmatched.note(PORT, method, path, status)
 
     def most(self) -> list[UnmatchedPath]:
-        return self.unmatched.most()
+        return self.unmatched.most_frequent()
 
 
 def test_the_most_frequent_key_is_never_missed_and_never_overcounted() -> None:
     keys = ["often"] * 600 + ["seldom"] * 40 + [f"once {number}" for number in range(20_000)]
     random.Random(7).shuffle(keys)
-    frequent: Frequent[str] = Frequent(128)
+    frequent: FrequentKeys[str] = FrequentKeys(128)
     for key in keys:
         frequent.add(key)
     truth = Counter(keys)
-    assert all(count <= truth[key] for key, count in frequent.most(128))
-    assert frequent.most(1)[0][0] == "often"
+    assert all(count <= truth[key] for key, count in frequent.most_frequent(128))
+    assert frequent.most_frequent(1)[0][0] == "often"
 
 
 def test_paths_are_counted_the_most_frequent_first() -> None:
@@ -171,10 +177,10 @@ def test_what_an_endpoint_answers_is_not_unmatched() -> None:
     hooks.ask("GET", "/last")
     hooks.ask("OPTIONS", "/hook")
     hooks.ask("OPTIONS", "*")
-    assert hooks.mode.unmatched.most() == []
+    assert hooks.mode.unmatched.most_frequent() == []
     for method, path in (("POST", "/hok?a=1"), ("PUT", "/hook"), ("GET", "/%zz"), ("OPTIONS", "/x"), ("GET", "*")):
         hooks.ask(method, path)
-    assert sorted((one.method, one.path, one.status) for one in hooks.mode.unmatched.most()) == [
+    assert sorted((one.method, one.path, one.status) for one in hooks.mode.unmatched.most_frequent()) == [
         *(("GET", "*", 400), ("GET", "/%zz", 400), ("OPTIONS", "/x", 404), ("POST", "/hok", 404), ("PUT", "/hook", 405))
     ]
 
