@@ -33,10 +33,7 @@ from tests.worker.workers import (
 
 pytestmark = pytest.mark.mosquitto
 
-SOON = {
-    "amqtt_rest_bridge.mqtt.reconnecting._BACKOFF": Backoff(0.1, 0.2),
-    "amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0,
-}
+SOON = {"amqtt_rest_bridge.mqtt.reconnecting._BACKOFF": Backoff(0.1, 0.2)}
 """A worker that connects again at once, so that a test can cut it often."""
 SESSIONS = b"plant-0:", b"plant-1:"
 """The client ids of slots. A worker whose first connection, that for records, is lost while it starts ends."""

@@ -19,8 +19,13 @@ from tests.worker.mosquitto import SECONDS, Client, Mosquitto
 LOSSLESS = 'WITH OVERLOAD_POLICY "lossless"'
 ORDERED = 'WITH ORDERED "true"'
 TOPICS = 8
-SOON: Mapping[str, object] = {"amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0}
-"""The slots of a worker that was killed are free after a second, not three."""
+CONSTANTS: Mapping[str, object] = {
+    "amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0,
+    "amqtt_rest_bridge.signals.SHUTDOWN_SECONDS": 60.0,
+}
+"""The slots of a worker that was killed are free after a second, not three. A stop may take a minute, not ten seconds,
+since the machine may be busy.
+"""
 
 
 def client_route(
@@ -196,9 +201,9 @@ class Group:
         path = self.folder / f"worker-{slot}.yaml"
         path.write_text(json.dumps(configuration))
         module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
-        soon = {**SOON, **(constants or {})}
+        constants = {**CONSTANTS, **(constants or {})}
         worker = Worker(
-            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=soon)
+            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants)
         )
         self.workers.append(worker)
         return worker
