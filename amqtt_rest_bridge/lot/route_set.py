@@ -96,6 +96,6 @@ def longest_request(route: Route) -> float:
 
 
 def route_set_hash(routes: Iterable[Route]) -> str:
-    """Return 16 hexadecimal digits that differ where the definitions of routes do, but for secrets and places."""
+    """Return 16 hexadecimal digits of the definitions of routes; secrets, and places in files, do not count."""
     texts = sorted(f"{route.name}\0{route.definition}" for route in routes)
     return hashlib.sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:16]

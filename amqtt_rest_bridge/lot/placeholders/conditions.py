@@ -105,7 +105,8 @@ def why_false(condition: Condition, values: Values, mask: Callable[[Placeholder,
 def _judge(test: Test, values: Values) -> bool | Unusable:
     """Return whether a test is true, or the value for which it can only be false.
 
-    AND is false for its first test that is not true, OR where none is true: for a value only if no test is just false.
+    Of AND that is the verdict on its first test that is not true. Of OR, if no test is true, it is False if one of them
+    is False, otherwise the unusable value of the first one.
     """
     match test.operation:
         case "AND":

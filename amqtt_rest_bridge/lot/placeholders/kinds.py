@@ -208,8 +208,8 @@ class Suspect:
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
     """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
 
-    Those are `${name}`, `{{name}}` and `{name[0]}`, the most needed ones as `$payload`, `%payload%`, `@payload`,
-    `<payload>` and `[payload]`, and a `{name` whose brace is not closed.
+    Found are `${name}`, `{{name}}` and `{name[0]}` of any name, `$payload`, `%payload%`, `@payload`, `<payload>` and
+    `[payload]` of the names in `_NAMES`, and a `{name` whose brace is not closed.
     """
     for match in _FOREIGN.finditer(text):
         name = "payload" if match["printf"] else str(match[match.lastgroup or 0])

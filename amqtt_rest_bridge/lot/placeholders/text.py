@@ -146,9 +146,6 @@ ESCAPES: Mapping[Place, Callable[[Placeholder, JsonValue], str]] = MappingProxyT
 )
 
 
-# Texts.
-
-
 # Values: a message, a request, a response.
 
 

@@ -3,9 +3,9 @@
 A schema's `$ref` leads to a place in its file, or to a file of its folder: nothing is fetched, and no link of the file
 system leads out. What is wrong with a schema is found when it is read, not with the first payload.
 
-A payload may be hostile: its values are never in a fault, its places are; a check takes `MOST_SECONDS` of processor
-time at most, with patterns such as `(a+)+$` and schemas that branch at each level too; what is nested too deeply for
-the checker is a fault like others.
+A payload may be hostile. So faults name places in it and never its values. A check takes `MOST_SECONDS` of processor
+time at most, even with patterns such as `(a+)+$` and with schemas that branch at each level. A payload that is nested
+too deeply for the checker has a fault that says so.
 """
 
 import json
