@@ -125,12 +125,12 @@ class BridgeChild:
         self._spawn = spawn
         self._restarts = Restarts(times.bridges)
         self._routes_in_use: bytes | None = None  # a pickled `FirstLoad`, for the next bridge
-        self._writer: asyncio.StreamWriter | None = None
-        self._reloading: asyncio.Future[None] | None = None
-        self._reload_missed = False
-        self._failure: str | None = None
+        self._writer: asyncio.StreamWriter | None = None  # of the control socket, while `run` talks to the bridge
+        self._reloading: asyncio.Future[None] | None = None  # done when the reload that was asked for has ended
+        self._reload_missed = False  # a reload was asked for while the bridge was away
+        self._failure: str | None = None  # why the bridge says that it cannot run
         self._stopping = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._ended = asyncio.Event()  # set when `run` returns
         self._child: _Child | None = self._start(time.monotonic() + settings.start_seconds)
 
     @property

@@ -328,26 +328,26 @@ class Lossless:
             queue.put(name, key, message, 0)
 
     def _keep_and_put(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
-        for one in found:
-            key = self._keep_row(one, message, hops, None)
+        for subscription in found:
+            key = self._keep_row(subscription, message, hops, None)
             if key is not None:
-                one.queue.put(one.event.name, key, message, hops)
+                subscription.queue.put(subscription.event.name, key, message, hops)
 
     def _keep_row(
-        self, one: _Subscription, message: Message, hops: int, publisher: tuple[str, str | None] | None
+        self, subscription: _Subscription, message: Message, hops: int, publisher: tuple[str, str | None] | None
     ) -> str | None:
         """Write a row and return its key, or refuse the message and return None."""
-        name, size = one.event.name, len(message.payload)
-        failure = self._refusal(one.event, size)
+        name, size = subscription.event.name, len(message.payload)
+        failure = self._refusal(subscription.event, size)
         if failure is None:
             try:
-                key = self._spool.keep(*name, message, hops, publisher, one.batch)
+                key = self._spool.keep(*name, message, hops, publisher, subscription.batch)
             except SpoolFullError as error:
                 failure = catalogue.DISK_FULL.error(f"the message could not be written to the spool: {error}")
             else:
                 self._rows.add(key, name, size)
                 return key
-        one.queue.refuse(name, message, hops, failure)
+        subscription.queue.refuse(name, message, hops, failure)
         return None
 
     def _refusal(self, event: LosslessEvent, size: int) -> CallError | None:

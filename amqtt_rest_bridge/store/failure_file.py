@@ -76,19 +76,19 @@ class FailureFile(Generic[T]):
         """How many runs wait to be written or removed."""
         return len(self._waiting)
 
-    def put(self, name: str, run: T | None) -> None:
+    def put(self, run_id: str, run: T | None) -> None:
         """Queue a run to be written, or (None) removed; any thread, does not block."""
         with self._changed:
             if self._closing:
                 return
             if run is not None:
-                self._kept[name] = run
+                self._kept[run_id] = run
             else:
-                self._kept.pop(name, None)
-            if run is None and name not in self._stored:
-                self._waiting.pop(name, None)
+                self._kept.pop(run_id, None)
+            if run is None and run_id not in self._stored:
+                self._waiting.pop(run_id, None)
                 return
-            self._waiting[name] = None
+            self._waiting[run_id] = None
             if self._thread is None:
                 self._start_thread()
             self._changed.notify()
@@ -109,7 +109,9 @@ class FailureFile(Generic[T]):
         self.trouble = None
         try:
             with self._open() as database:
-                return {name: self._decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
+                return {
+                    run_id: self._decoder.decode(run) for run_id, run in database.execute("SELECT id, run FROM runs")
+                }
         except (OSError, sqlite3.Error, msgspec.MsgspecError, TypeError) as error:  # the last for a row that is text
             if self._is_full(error):
                 # A full disk stops no broker. What the file holds comes back with the next start.
@@ -216,7 +218,7 @@ class FailureFile(Generic[T]):
         with self._open() as database:
             while True:
                 with self._changed:
-                    runs = {name: self._kept.get(name) for name in self._waiting}
+                    runs = {run_id: self._kept.get(run_id) for run_id in self._waiting}
                     self._waiting = {}
                 if not runs:
                     self.trouble = None
@@ -225,7 +227,7 @@ class FailureFile(Generic[T]):
                     stored = _write(database, runs)
                 except BaseException:
                     with self._changed:
-                        again = [name for name in runs if name in self._kept or name in self._stored]
+                        again = [run_id for run_id in runs if run_id in self._kept or run_id in self._stored]
                         self._waiting = dict.fromkeys(again) | self._waiting
                     raise
                 with self._changed:
@@ -238,17 +240,17 @@ def _write(database: sqlite3.Connection, runs: Mapping[str, object]) -> set[str]
     """Write runs, or (None) remove them, in one transaction; return the ids of those that were written."""
     written = set()
     with database:
-        for name, run in runs.items():
+        for run_id, run in runs.items():
             try:
                 row = None if run is None else _encoder.encode(run)
             except UnicodeEncodeError as error:  # a text in it has no UTF-8 form: the run stays in memory
-                log.error("the failure %s cannot be written: %s", name, error)  # noqa: TRY400  # the fact is enough
+                log.error("the failure %s cannot be written: %s", run_id, error)  # noqa: TRY400  # the fact is enough
                 row = None
             if row is None:
-                database.execute("DELETE FROM runs WHERE id = ?", (name,))
+                database.execute("DELETE FROM runs WHERE id = ?", (run_id,))
             else:
-                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
-                written.add(name)
+                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run_id, row))
+                written.add(run_id)
     return written
 
 
