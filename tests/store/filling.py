@@ -1,6 +1,9 @@
 """Spools for tests: messages that say their number, and what an earlier run left."""
 
 import contextlib
+import os
+import signal
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -38,3 +41,18 @@ def filled(path: Path, count: int) -> list[str]:
     """Make a spool with so many messages, and close it."""
     with opened(path) as spool:
         return [keep(spool, number, ("me", "name")) for number in range(count)]
+
+
+def in_child(work: Callable[[Callable[[str], object]], object]) -> list[str]:
+    """Run something in a process that then dies at once; give the lines it has written."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            work(lambda line: os.write(writing, line.encode() + b"\n"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        read = [line.strip() for line in lines]
+    os.waitpid(child, 0)
+    return read

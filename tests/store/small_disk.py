@@ -26,6 +26,7 @@ from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.store import Kept, Spool, SpoolFullError, disk_space, failure_file
 from amqtt_rest_bridge.store.failure_file import FailureFile
+from tests.store.filling import in_child
 from tests.support.waiting import eventually
 
 SIZE: Final = 2 << 20
@@ -349,21 +350,6 @@ def without_room(folder: Path) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         (folder / "other").unlink(missing_ok=True)
-
-
-def in_child(work: Callable[[Callable[[str], object]], object]) -> list[str]:
-    """Run something in a process that then dies at once; give the lines it has written."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            work(lambda line: os.write(writing, line.encode() + b"\n"))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        read = [line.strip() for line in lines]
-    os.waitpid(child, 0)
-    return read
 
 
 SCENARIOS: Final = {

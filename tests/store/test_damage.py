@@ -1,17 +1,18 @@
 """A damaged spool, and rows that cannot be read: what is whole is sent, and nothing is thrown away."""
 
 import contextlib
+import itertools
+import os
+import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.store import Kept, Unreadable
+from amqtt_rest_bridge.store import Kept, Spool, Unreadable
 from amqtt_rest_bridge.store.salvage import salvage
-from tests.store.filling import filled, keep, keys_on_disk, left_over, message, opened
+from tests.store.filling import filled, in_child, keep, keys_on_disk, left_over, message, opened
 
 
 def cut_off(content: bytearray) -> None:
@@ -26,20 +27,21 @@ def overwrite_the_last_page(content: bytearray) -> None:
     content[-1024:] = b"damage! " * 128
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from amqtt_rest_bridge.store import Spool
-rename, left = Path.rename, int(sys.argv[2])
-def counted(self, target):
-    global left
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    rename(self, target)
-Path.rename = counted
-Spool(Path(sys.argv[1]))
-"""
+def killed_at_rename(path: Path, number: int) -> None:
+    """Open a spool in a process that is killed before its first or second rename."""
+
+    def work(_: object) -> None:
+        renames, rename = itertools.count(1), Path.rename
+
+        def counted(self: Path, target: Path) -> Path:
+            if next(renames) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return rename(self, target)
+
+        Path.rename = counted  # type: ignore[method-assign,assignment]
+        Spool(path)
+
+    in_child(work)
 
 
 @pytest.mark.parametrize("damage", [cut_off, overwrite_a_page, overwrite_the_last_page])
@@ -55,7 +57,7 @@ def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
     damage(content)
     path.write_bytes(content)
     if renames:
-        subprocess.run([sys.executable, "-c", KILLED, str(path), str(renames)], check=False)
+        killed_at_rename(path, renames)
     with opened(path) as spool:
         found = left_over(spool)
         assert len(found) > 60

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.store import BatchNumbers, Kept
 from amqtt_rest_bridge.store.spool import Spool
-from tests.store.filling import filled, keep, keys_on_disk, left_over, message, opened
+from tests.store.filling import filled, in_child, keep, keys_on_disk, left_over, message, opened
 from tests.support.lossless import on_disk
 
 
@@ -119,23 +117,22 @@ def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(path: Path)
     assert keys_on_disk(path) == keys
 
 
-OPEN = """
-import sys
-from pathlib import Path
-from amqtt_rest_bridge.store import Spool
-Spool(Path(sys.argv[1]))
-"""
-
-
 @pytest.mark.parametrize("link", [Path.hardlink_to, lambda other, path: path.rename(other)], ids=["link", "moved"])
 def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
     path: Path, link: Callable[[Path, Path], object]
 ) -> None:
     other = path.with_name("other.db")
+
+    def open_other(write: Callable[[str], object]) -> None:
+        try:
+            Spool(other)
+        except ConfigurationError as error:
+            write(str(error))
+
     with opened(path):
         link(other, path)
-        ended = subprocess.run([sys.executable, "-c", OPEN, str(other)], capture_output=True, text=True)
-        assert "another broker" in ended.stderr
+        (said,) = in_child(open_other)
+    assert "another broker" in said
 
 
 # What is written when.
