@@ -74,15 +74,30 @@ class LspClient:
                     return found
             self.notified.append(self._receive())
 
+    def ask(self, method: str, uri: str, **params: Any) -> Any:
+        """Ask about a document."""
+        return self.request(f"textDocument/{method}", {"textDocument": {"uri": uri}, **params})
+
     def at(self, method: str, uri: str, line: int, character: int) -> Any:
         """Ask about a place of a document."""
-        place = {"line": line, "character": character}
-        return self.request(f"textDocument/{method}", {"textDocument": {"uri": uri}, "position": place})
+        return self.ask(method, uri, position={"line": line, "character": character})
+
+    def formatting(self, uri: str) -> Any:
+        """Ask for the edits that lay a document out."""
+        return self.ask("formatting", uri, options={"tabSize": 2, "insertSpaces": True})
+
+    def try_event(self, *arguments: Any) -> Any:
+        """Run the command of a code lens, and return what it shows."""
+        return self.request("workspace/executeCommand", {"command": "rest-bridge.try", "arguments": [*arguments]})
+
+    def close(self, uri: str) -> None:
+        """Close a document."""
+        self.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
 
     def fixes(self, uri: str, diagnostic: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Ask for what mends a fault."""
-        params = {"textDocument": {"uri": uri}, "range": diagnostic["range"], "context": {"diagnostics": [diagnostic]}}
-        found: list[dict[str, Any]] = self.request("textDocument/codeAction", params)
+        asked = {"range": diagnostic["range"], "context": {"diagnostics": [diagnostic]}}
+        found: list[dict[str, Any]] = self.ask("codeAction", uri, **asked)
         return found
 
     def end(self) -> int:

@@ -45,7 +45,7 @@ def client(folder: Path) -> Iterator[LspClient]:
 def uri(client: LspClient, folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     uri = (folder / "a.lot").as_uri()
     yield uri
-    client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    client.close(uri)
     client.notified.clear()
 
 
@@ -55,10 +55,6 @@ def test_the_editor_is_asked_to_watch_route_files(client: LspClient) -> None:
     (files,) = asked["params"]["registrations"]
     assert files["method"] == "workspace/didChangeWatchedFiles"
     assert files["registerOptions"]["watchers"] == [{"globPattern": "**/*.{lot,lotnb}"}]
-
-
-def of(uri: str) -> dict[str, Any]:
-    return {"textDocument": {"uri": uri}}
 
 
 def test_every_did_you_mean_has_a_fix_and_with_all_of_them_check_passes(
@@ -92,9 +88,9 @@ def test_an_editor_is_helped_with_what_is_written(client: LspClient, uri: str) -
     assert "the payload of the message" in client.at("hover", uri, 8, 24)["contents"]["value"]
     assert client.at("hover", uri, 8, 24)["range"]["start"] == {"line": 8, "character": 21}
     assert "method of the request" in client.at("hover", uri, 6, 15)["contents"]["value"]
-    (route,) = client.request("textDocument/documentSymbol", of(uri))
+    (route,) = client.ask("documentSymbol", uri)
     assert (route["name"], [one["name"] for one in route["children"]]) == ("R", ["REST_API_CONFIG", "E"])
-    assert client.request("textDocument/formatting", {**of(uri), "options": {"tabSize": 2, "insertSpaces": True}}) == []
+    assert client.formatting(uri) == []
 
 
 def test_a_topic_leads_to_a_file_that_is_not_open(client: LspClient, uri: str, folder: Path) -> None:
@@ -114,30 +110,24 @@ def test_a_topic_leads_to_a_file_that_is_not_open(client: LspClient, uri: str, f
 def test_a_text_is_formatted_unless_it_has_an_error(client: LspClient, uri: str) -> None:
     flat = " ".join(BASIC.split())
     client.open(uri, flat)
-    options = {**of(uri), "options": {"tabSize": 2, "insertSpaces": True}}
-    assert applied(flat, client.request("textDocument/formatting", options)) == BASIC
+    assert applied(flat, client.formatting(uri)) == BASIC
     client.change(uri, 2, flat.replace("METHOD", "METOD"))
-    assert client.request("textDocument/formatting", options) == []
+    assert client.formatting(uri) == []
 
 
-def test_a_trial_runs_no_code_of_the_working_directory(client: LspClient, uri: str, folder: Path) -> None:
+def test_an_event_is_tried_as_it_is_in_the_editor_without_code_of_the_working_directory(
+    client: LspClient, uri: str, folder: Path
+) -> None:
     (folder / "typer.py").write_text("raise SystemExit('foreign code')")
-    client.open(uri, BASIC)
-    given = {"command": "rest-bridge.try", "arguments": [uri, {"topic": "in"}]}
-    assert client.request("workspace/executeCommand", given).startswith("# route R, event E (a.lot:1)\n")
-    (folder / "typer.py").unlink()
-
-
-def test_an_event_is_tried_as_it_is_in_the_editor(client: LspClient, uri: str) -> None:
     client.open(uri, BASIC.replace("http:", "https:") + '        WITH HEADERS ADD Authorization "Bearer t0p-s3cret"\n')
-    (lens,) = client.request("textDocument/codeLens", of(uri))
-    command = lens["command"]
-    given = {"command": command["command"], "arguments": command["arguments"]}
-    shown = client.request("workspace/executeCommand", given)
+    (lens,) = client.ask("codeLens", uri)
+    assert lens["command"]["command"] == "rest-bridge.try"
+    shown = client.try_event(*lens["command"]["arguments"])
     assert shown.startswith("# route R, event E (a.lot:1)\nPOST https://api.example.com/x\n")
     assert "t0p-s3cret" not in shown
     assert any(message["method"] == "window/showMessage" for message in client.notified)
-    assert client.request("workspace/executeCommand", {**given, "arguments": ["file:///nowhere.lot", {}]}) is None
+    assert client.try_event("file:///nowhere.lot", {}) is None
+    (folder / "typer.py").unlink()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +143,7 @@ def test_an_event_is_tried_as_it_is_in_the_editor(client: LspClient, uri: str) -
 )
 def test_what_cannot_be_tried_is_said(client: LspClient, uri: str, options: dict[str, Any], shown: str) -> None:
     client.open(uri, BASIC)
-    answer = client.request("workspace/executeCommand", {"command": "rest-bridge.try", "arguments": [uri, options]})
+    answer = client.try_event(uri, options)
     assert shown in answer and "Traceback" not in answer
 
 
@@ -166,7 +156,7 @@ def test_a_file_whose_name_is_not_utf_8_is_the_file_of_the_workspace(tmp_path: P
     assert client.open(path.as_uri(), path.read_text()) == []
     uri = (tmp_path / "next.lot").as_uri()
     client.open(uri, OTHER)
-    client.notify("textDocument/didClose", of(path.as_uri()))
+    client.close(path.as_uri())
     while not (found := client.at("definition", uri, 5, 30)):
         pass
     assert found[0]["uri"] == path.as_uri() and path.as_uri().endswith("/%FF.lot")
@@ -181,7 +171,7 @@ def test_a_notebook_is_read_as_its_json_and_by_its_cells(client: LspClient, fold
     assert text[one["range"]["start"]["character"] : one["range"]["end"]["character"]] == "METOD"
     client.change(uri, 2, applied(text, fix["edit"]["changes"][uri]))
     assert client.diagnostics(uri, 2) == []
-    client.notify("textDocument/didClose", of(uri))
+    client.close(uri)
 
     cells = [f"vscode-notebook-cell:{uri[5:]}#W{number}" for number in range(2)]
     items = [{"uri": cell, "languageId": "lot", "version": 1, "text": wrong} for cell in cells]
@@ -218,8 +208,8 @@ def test_no_text_makes_the_server_fail(client: LspClient, uri: str, text: str) -
         for place in ((0, 0), (0, len(text)), (99_999, 5)):
             client.at(method, uri, *place)
     for method in ("documentSymbol", "codeLens"):
-        client.request(f"textDocument/{method}", of(uri))
-    client.request("textDocument/formatting", {**of(uri), "options": {"tabSize": 2, "insertSpaces": True}})
+        client.ask(method, uri)
+    client.formatting(uri)
     assert [one for one in client.notified if one["method"] != "textDocument/publishDiagnostics"] == []
 
 
@@ -228,7 +218,7 @@ def test_files_outside_of_the_workspace_and_unknown_ones_are_answered(client: Ls
     assert client.at("hover", "untitled:Untitled-1", 6, 15) is not None
     assert client.at("hover", "file:///nowhere.lot", 0, 0) is None
     client.change("file:///nowhere.lot", 2, "x")
-    assert client.request("textDocument/codeLens", of("file:///nowhere.lot")) is None
+    assert client.ask("codeLens", "file:///nowhere.lot") is None
     assert [one for one in client.notified if one["method"] != "textDocument/publishDiagnostics"] == []
 
 
