@@ -53,6 +53,17 @@ def test_a_problem_from_before_the_clock_was_set_back_goes_with_the_next_success
     assert problems.present(5001.0 + LISTED_SECONDS, {"R": 5001.0}) == []
 
 
+def test_a_message_counts_once_from_its_first_failed_try_to_its_end(problems: Problems) -> None:
+    for time in (100.0, 101.0):
+        problems.add_failed_try(1, replace(BUSY, time=time))
+        assert counts(problems) == {("http_status", 503): (1, 1, "run-1")}
+    problems.add_failure(replace(BUSY, time=102.0, kind="call"))
+    problems.end_tries(1)
+    (problem,) = present(problems)
+    assert (problem.count, problem.retrying, problem.first, problem.last) == (1, 0, 100.0, 102.0)
+    assert not problems.retrying
+
+
 def test_a_problem_leaves_at_once_when_all_its_messages_have_succeeded_with_a_later_try(problems: Problems) -> None:
     problems.add_failed_try(1, BUSY)
     problems.add_failed_try(2, replace(BUSY, id="run-2"))
@@ -76,6 +87,15 @@ def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_a
     (problem,) = problems.present(103.0 + LISTED_SECONDS, {"R": 105.0})
     assert (problem.state, problem.count, problem.sent_again) == ("resolved", 2, 2)
     assert problems.present(104.0 + LISTED_SECONDS, {"R": None}) == []
+
+
+def test_open_problems_come_before_resolved_ones_that_have_more_messages(problems: Problems) -> None:
+    resolved = [replace(BUSY, id=f"run-{number}", kind="call") for number in range(2)]
+    for failure in (*resolved, replace(BUSY, kind="call", status=500)):
+        problems.add_failure(failure)
+    for failure in resolved:
+        problems.add_success(failure, 103.0)
+    assert [(one.status, one.state) for one in present(problems)] == [(500, "open"), (503, "resolved")]
 
 
 def test_a_failure_after_a_problem_was_resolved_begins_another_one(problems: Problems) -> None:
