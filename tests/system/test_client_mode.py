@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.benchmarks.mqtt_wire import Wire
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, echo, recording
@@ -34,27 +33,6 @@ def test_the_response_to_a_message_is_published_byte_for_byte(target: Recorder, 
         client.publish("in/x", payload)
         assert client.message() == ("out", payload)
         assert target.request().path == "/base/e"
-
-
-@pytest.mark.parametrize("published", [0, 1])
-@pytest.mark.parametrize("retained", [False, True], ids=["result", "retained result"])
-def test_a_result_has_the_quality_of_service_of_each_subscription(
-    target: Recorder, published: int, retained: bool
-) -> None:
-    with hosting(route(target, POST + 'WITH RETAIN "true"' * retained)) as host:
-        wires = [Wire(host.mqtt_port, f"subscriber-{qos}") for qos in (0, 1, 2)]
-        if retained:
-            client = host.client("out")
-            client.publish("in/x", b"1", qos=published)
-            client.message()
-        for qos, wire in enumerate(wires):
-            wire.subscribe("out", qos)
-        if not retained:
-            host.client().publish("in/x", b"1", qos=published)
-        received = [wire.expect_publish() for wire in wires]
-        assert [(kind >> 1) & 3 for kind in received] == [0, 1, 2]
-        for wire in wires:
-            wire.close()
 
 
 def test_a_server_that_is_gone_gives_failures_and_works_again_when_it_is_back(target: Recorder) -> None:
@@ -129,17 +107,3 @@ def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> No
         assert "realtime" in json.loads(client.message()[1])["error"]["message"]
         gate.open.set()
         assert sorted(client.messages(2)) == [("out", b"1"), ("out", b"2")]
-
-
-def test_a_slow_server_is_asked_sixty_four_times_at_once_by_default(target: Recorder) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
-    routes = route(target, POST) + ' ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "realtime"'
-    with hosting(routes) as host:
-        client = host.client("out")
-        for number in range(65):
-            client.publish("in/x", b"%d" % number)
-        assert "all 64 workers are busy" in json.loads(client.message()[1])["error"]["message"]
-        assert {gate.entered.get(timeout=10).body for _ in range(64)} == {b"%d" % number for number in range(64)}
-        gate.open.set()
-        assert len(client.messages(64)) == 64

@@ -131,13 +131,18 @@ def test_what_a_server_echoes_is_in_no_failure_log_page_or_record(
     assert f"{target.url}/***/a/1?x=1&token=***" in texts["pages"]
 
 
-def test_a_successful_body_is_published_as_it_came(target: Recorder, folder: Path) -> None:
-    with hosting(ROUTES.format(url=target.url), secrets_dir=str(folder)) as host:
+def published(routes: str, secrets: Path, topic: str, payload: bytes = b"") -> bytes:
+    """Publish a message and return what its route publishes."""
+    with hosting(routes, secrets_dir=str(secrets)) as host:
         client = host.client("out")
-        client.publish("own/good", b"{}")
-        _, payload = client.message()
-        assert payload == send_back(target.request())[1]
-        assert TOKEN.encode() in payload
+        client.publish(topic, payload)
+        return client.message()[1]
+
+
+def test_a_successful_body_is_published_as_it_came(target: Recorder, folder: Path) -> None:
+    payload = published(ROUTES.format(url=target.url), folder, "own/good", b"{}")
+    assert payload == send_back(target.request())[1]
+    assert TOKEN.encode() in payload
 
 
 def test_try_shows_nothing_of_what_a_server_echoes(
@@ -160,13 +165,8 @@ def test_a_location_that_holds_a_secret_is_not_quoted(folder: Path, caplog: pyte
             peer.send(reply(b"", "302 Found", f"Location: http://{quote(PASSWORD).replace('%20', '-')}.example.com/"))
 
     (folder / "password").write_text(PASSWORD.replace(" ", "-"))
-    with (
-        Target(redirect) as target,
-        hosting(ROUTES.format(url=f"http://127.0.0.1:{target.port}"), secrets_dir=str(folder)) as host,
-    ):
-        client = host.client("out")
-        client.publish("basic/1", b"")
-        failure = client.message()[1].decode()
+    with Target(redirect) as target:
+        failure = published(ROUTES.format(url=target.url), folder, "basic/1").decode()
     assert "redirect_refused" in failure
     assert PASSWORD.replace(" ", "-") not in failure + caplog.text
     assert "http://***.example.com" in failure
@@ -181,20 +181,14 @@ def test_what_a_proxy_echoes_of_its_password_is_masked(folder: Path, monkeypatch
     with Target(refuse) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://user:proxy-w0rd@127.0.0.1:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
-        with hosting(ROUTES.format(url="http://api.test"), secrets_dir=str(folder)) as host:
-            client = host.client("out")
-            client.publish("basic/1", b"")
-            failure = json.loads(client.message()[1])
+        failure = json.loads(published(ROUTES.format(url="http://api.test"), folder, "basic/1"))
     assert failure["status"] == 407
     assert failure["body"] == "*** means user:***"
 
 
 def test_the_body_of_a_failure_in_bytes_is_masked_before_it_is_encoded(target: Recorder, folder: Path) -> None:
     target.answer = lambda _: (500, b"\xff\xfe" + TOKEN.encode("latin-1") + b"\x80")
-    with hosting(ROUTES.format(url=target.url), secrets_dir=str(folder)) as host:
-        client = host.client("out")
-        client.publish("own/1", b"{}")
-        failure = json.loads(client.message()[1])
+    failure = json.loads(published(ROUTES.format(url=target.url), folder, "own/1", b"{}"))
     assert (failure["body_encoding"], failure["body"]) == ("base64", b64encode(b"\xff\xfe***\x80").decode())
 
 
@@ -221,7 +215,7 @@ def test_the_definition_on_a_page_is_one_that_check_accepts(
 CHALLENGE = 'WWW-Authenticate: Digest realm="all", qop="auth", algorithm=SHA-256, nonce="n"'
 
 
-def test_a_digest_that_a_server_sends_back_is_masked_in_failures() -> None:
+def test_a_digest_that_a_server_sends_back_is_masked_in_failures(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def echo(peer: Peer) -> None:
@@ -234,14 +228,11 @@ def test_a_digest_that_a_server_sends_back_is_masked_in_failures() -> None:
     with Target(echo) as target:
         text = f"""
             DEFINE ROUTE R WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target.port}" WITH ENABLE_CLIENT "true"
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
                 WITH AUTH_SCHEME "digest" WITH USERNAME "me" WITH PASSWORD "word"
             ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "out"
         """
-        with hosting(text.lstrip()) as host:
-            client = host.client("out")
-            client.publish("in", b"")
-            failure = client.message()[1].decode()
+        failure = published(text.lstrip(), tmp_path, "in").decode()
     (digest,) = re.findall(r' response="([0-9a-f]{64})"', seen[-1])
     assert "Digest username" in failure
     assert digest not in failure
