@@ -23,7 +23,7 @@ from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, sub
 from tests.broker.repairs.users import USERS, Rights, user
 from tests.support.commands import Workplace
 from tests.support.embedded_broker import Host, configuration, hosting
-from tests.support.http_recorder import Recorder
+from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import AUTHORITY, CERTIFICATES
 from tests.support.publishing import (
     DISCONNECT,
@@ -48,10 +48,31 @@ CONNECTED = b"\x20\x02\x00\x00"
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Host, Recorder]]:
+    """A broker with a route, and its server."""
+    with recording() as target, hosting(route(target)) as host:
+        yield host, target
+
+
 @pytest.fixture
-def host(target: Recorder) -> Iterator[Host]:
-    with hosting(route(target)) as running:
-        yield running
+def listener(shared: tuple[Host, Recorder]) -> Iterator[Listener]:
+    """What reaches a subscriber of that broker. In the end the server of the route was sent the same."""
+    host, target = shared
+    with listening(host.mqtt_port) as listener:
+        yield listener
+        await_requests(target, listener.payloads)
+
+
+@pytest.fixture
+def host(shared: tuple[Host, Recorder], listener: Listener) -> Host:
+    return shared[0]
+
+
+def assert_next(host: Host, listener: Listener, payloads: list[bytes]) -> None:
+    """Show that these payloads, and nothing else, reach the subscriber before a later message."""
+    publish(host.mqtt_port, [b"last"], End.DISCONNECT)
+    listener.await_messages([*payloads, b"last"])
 
 
 @pytest.fixture
@@ -95,38 +116,33 @@ def publish_acknowledged(wire: Wire, payloads: list[bytes], topic: str) -> None:
 )
 @pytest.mark.parametrize("end", End)
 def test_acknowledged_messages_reach_routes_and_subscribers_in_order(
-    host: Host, target: Recorder, qos: int, end: End, count: int, flooders: int
+    host: Host, listener: Listener, qos: int, end: End, count: int, flooders: int
 ) -> None:
     payloads = numbered(count)
-    with listening(host.mqtt_port) as listener, flooded(host.mqtt_port, flooders):
+    with flooded(host.mqtt_port, flooders):
         publish(host.mqtt_port, payloads, end, qos)
         listener.await_messages(payloads)
-        await_requests(target, payloads)
 
 
 @pytest.mark.parametrize("last", [DISCONNECT, b""], ids=["DISCONNECT", "close"])
 def test_messages_of_qos_0_before_the_end_reach_routes_and_subscribers(
-    host: Host, target: Recorder, last: bytes
+    host: Host, listener: Listener, last: bytes
 ) -> None:
     payloads = numbered(100)
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher")
-        wire.send(packets(payloads, qos=0) + last)
-        wire.sock.close()
-        listener.await_messages(payloads)
-        await_requests(target, payloads)
+    wire = Wire(host.mqtt_port, "publisher")
+    wire.send(packets(payloads, qos=0) + last)
+    wire.sock.close()
+    listener.await_messages(payloads)
 
 
-def test_messages_of_qos_2_released_before_the_end_reach_routes_and_subscribers(host: Host, target: Recorder) -> None:
+def test_messages_of_qos_2_released_before_the_end_reach_routes_and_subscribers(host: Host, listener: Listener) -> None:
     payloads = numbered(100)
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher")
-        wire.send(packets(payloads, qos=2))
-        await_answers(wire, PUBREC, len(payloads))
-        with host.standing_still():
-            close_unread(wire, pubrels(len(payloads)))
-        listener.await_messages(payloads)
-        await_requests(target, payloads)
+    wire = Wire(host.mqtt_port, "publisher")
+    wire.send(packets(payloads, qos=2))
+    await_answers(wire, PUBREC, len(payloads))
+    with host.standing_still():
+        close_unread(wire, pubrels(len(payloads)))
+    listener.await_messages(payloads)
 
 
 @pytest.mark.usefixtures("loop")
@@ -197,28 +213,26 @@ def test_acknowledged_messages_of_a_websocket_are_passed_on(tmp_path: Path, targ
 
 
 @pytest.mark.parametrize("qos", [0, 1], ids=["a close", "a close with unread PUBACKs"])
-def test_a_will_is_not_sent_after_a_disconnect_that_comes_together_with_the_end(host: Host, qos: int) -> None:
+def test_a_will_is_not_sent_after_a_disconnect_that_comes_together_with_the_end(
+    host: Host, listener: Listener, qos: int
+) -> None:
     payloads = numbered(100)
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
-        with host.ending("publisher"), host.standing_still():
-            close_unread(wire, packets(payloads, qos) + DISCONNECT)
-        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
-        listener.await_messages([*payloads, b"last"])
+    wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
+    with host.ending("publisher"), host.standing_still():
+        close_unread(wire, packets(payloads, qos) + DISCONNECT)
+    assert_next(host, listener, payloads)
 
 
-def test_a_client_that_sends_connect_messages_and_disconnect_at_once_is_served(host: Host) -> None:
+def test_a_client_that_sends_connect_messages_and_disconnect_at_once_is_served(host: Host, listener: Listener) -> None:
     """Its DISCONNECT has come before amqtt begins to serve the connection."""
     payloads = numbered(100)
-    with listening(host.mqtt_port) as listener:
-        with socket.create_connection(("127.0.0.1", host.mqtt_port)) as sock:
-            sock.sendall(connect_packet("publisher", will=("in/will", b"gone")) + packets(payloads) + DISCONNECT)
-            listener.await_messages(payloads)
-            while sock.recv(10_000):
-                pass
-        eventually(lambda: len(connections.handlers(host.broker)) == 1, "the connection does not end")
-        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
-        listener.await_messages([*payloads, b"last"])
+    with socket.create_connection(("127.0.0.1", host.mqtt_port)) as sock:
+        sock.sendall(connect_packet("publisher", will=("in/will", b"gone")) + packets(payloads) + DISCONNECT)
+        listener.await_messages(payloads)
+        while sock.recv(10_000):
+            pass
+    eventually(lambda: len(connections.handlers(host.broker)) == 1, "the connection does not end")
+    assert_next(host, listener, payloads)
 
 
 def test_a_subscription_right_before_a_disconnect_is_kept_in_the_session(named: Host) -> None:
@@ -230,38 +244,38 @@ def test_a_subscription_right_before_a_disconnect_is_kept_in_the_session(named: 
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000])
-def test_the_payload_of_a_packet_that_is_cut_off_is_not_read_as_packets(host: Host, size: int) -> None:
+def test_the_payload_of_a_packet_that_is_cut_off_is_not_read_as_packets(
+    host: Host, listener: Listener, size: int
+) -> None:
     inner = publish_packet("in/x", b"inner")
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher")
-        with host.ending("publisher"):
-            wire.send(packets([b"before"]) + publish_packet("in/x", inner + bytes(size))[:-size])
-            wire.sock.close()
-        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
-        listener.await_messages([b"before", b"last"])
-
-
-def test_reading_stops_soon_after_a_disconnect(host: Host) -> None:
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher")
-        with host.ending("publisher"), contextlib.suppress(ConnectionError):
-            wire.send(packets([b"before"]) + DISCONNECT + packets(numbered(5000)))
+    wire = Wire(host.mqtt_port, "publisher")
+    with host.ending("publisher"):
+        wire.send(packets([b"before"]) + publish_packet("in/x", inner + bytes(size))[:-size])
         wire.sock.close()
-        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
-        eventually(lambda: b"last" in listener.payloads, "what is published later does not come")
-        assert listener.payloads[0] == b"before"
-        assert len(listener.payloads) < 200
+    assert_next(host, listener, [b"before"])
 
 
-def test_messages_before_and_after_a_forbidden_topic_that_ends_the_connection_are_passed_on(host: Host) -> None:
-    with listening(host.mqtt_port) as listener:
-        wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
-        wire.send(packets([b"1"]) + publish_packet("$forbidden", b"", 2) + packets([b"3"]))
-        await_answers(wire, PUBACK, 3)
-        listener.await_messages([b"1", b"3", b"gone"])
-        with pytest.raises(ConnectionError):
-            wire.receive()
-        wire.sock.close()
+def test_reading_stops_soon_after_a_disconnect(host: Host, listener: Listener) -> None:
+    wire = Wire(host.mqtt_port, "publisher")
+    with host.ending("publisher"), contextlib.suppress(ConnectionError):
+        wire.send(packets([b"before"]) + DISCONNECT + packets(numbered(5000)))
+    wire.sock.close()
+    publish(host.mqtt_port, [b"last"], End.DISCONNECT)
+    eventually(lambda: b"last" in listener.payloads, "what is published later does not come")
+    assert listener.payloads[0] == b"before"
+    assert len(listener.payloads) < 200
+
+
+def test_messages_before_and_after_a_forbidden_topic_that_ends_the_connection_are_passed_on(
+    host: Host, listener: Listener
+) -> None:
+    wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
+    wire.send(packets([b"1"]) + publish_packet("$forbidden", b"", 2) + packets([b"3"]))
+    await_answers(wire, PUBACK, 3)
+    listener.await_messages([b"1", b"3", b"gone"])
+    with pytest.raises(ConnectionError):
+        wire.receive()
+    wire.sock.close()
 
 
 def test_messages_and_then_the_will_wait_for_a_slow_acl(
