@@ -114,11 +114,12 @@ def test_an_import_renames_what_templates_are_classified_by_everywhere(store: St
     assert client.slugs("/api/search", q="iot", exact="true") == []
 
 
-def test_a_killed_import_renames_with_its_template_or_not_at_all(store: Store) -> None:
-    store.bring(template("one", tags=[{"slug": "t", "name": "A"}]), template("two", tags=["t"]))
+def test_a_template_that_fails_renames_nothing_not_even_in_the_next_one(store: Store) -> None:
+    tag = {"slug": "t", "name": "A"}
+    store.bring(template("one", tags=[tag]), template("two", tags=[tag]))
     bad = template("two", id=UUID, tags=[{"slug": "t", "name": "B"}])
-    assert store.bring(bad).failed == 1
-    assert [store.client().read(slug)["tags"][0]["name"] for slug in ("one", "two")] == ["A", "A"]
+    assert store.bring(bad, template("three", tags=[tag])).failed == 1
+    assert [store.client().read(slug)["tags"][0]["name"] for slug in ("one", "two", "three")] == ["A"] * 3
 
 
 def test_changed_cells_make_a_new_version_and_others_keep_theirs(store: Store) -> None:
