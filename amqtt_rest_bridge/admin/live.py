@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.runs import Run, UnmaskedRun
-from amqtt_rest_bridge.http.exchange import STREAM_BEGINNING, Pulse, event_of
+from amqtt_rest_bridge.http.event_stream import STREAM_BEGINNING, Pulse, event_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 

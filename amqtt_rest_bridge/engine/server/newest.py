@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Final
 
-from amqtt_rest_bridge.http.exchange import Headers, Response, event_of
+from amqtt_rest_bridge.http.event_stream import event_of
+from amqtt_rest_bridge.http.exchange import Headers, Response
 
 MOST_TOPICS: Final = 10_000
 MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is always kept

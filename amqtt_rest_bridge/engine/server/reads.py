@@ -25,17 +25,8 @@ from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.server.newest import MOST_TOPICS, NewestMessages, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.http.exchange import (
-    STREAM_BEGINNING,
-    STREAM_HEADERS,
-    Pulse,
-    Request,
-    RequestRefusedError,
-    Response,
-    event_of,
-    overloaded,
-    refuse,
-)
+from amqtt_rest_bridge.http.event_stream import STREAM_BEGINNING, STREAM_HEADERS, Pulse, event_of
+from amqtt_rest_bridge.http.exchange import Request, RequestRefusedError, Response, overloaded, refuse
 from amqtt_rest_bridge.lot.model import EventName, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
 
