@@ -23,31 +23,6 @@ def failures(rig: Rig) -> list[tuple[str, str]]:
     return [(found["error"]["code"], found["payload"]) for found in rig.failures]
 
 
-def test_messages_become_one_request_whose_response_is_published_once(rigs: Rigs) -> None:
-    rig = rigs(batched("WITH BATCH_SIZE 3"))
-    sources = rig.offer_all(b'{ "a": 1.50 }', b"text", b"[]", b"4")
-    assert rig.bodies == [b'[{"a":1.50},"text",[]]']
-    assert rig.statistics.admission.in_flight == 1
-    rig.reply()
-    assert rig.published == [("out", b"ok")]
-    assert states(sources) == "acknowledged acknowledged acknowledged held"
-    rig.advance(1)
-    rig.reply()
-    assert rig.bodies[1:] == [b"[4]"]
-    assert (rig.statistics.succeeded, rig.statistics.admission.outstanding) == (4, 0)
-
-
-def test_a_batch_is_sent_when_its_time_is_over(rigs: Rigs) -> None:
-    rig = rigs(batched("WITH BATCH_SIZE 100 WITH BATCH_SECONDS 2"))
-    rig.offer(b"1")
-    rig.advance(1)
-    rig.offer(b"2")
-    rig.advance(0.9)
-    assert not rig.waiting
-    rig.advance(0.2)
-    assert rig.bodies == [b"[1,2]"]
-
-
 def test_items_one_a_line_hold_what_batch_item_makes_of_each_message(rigs: Rigs) -> None:
     item = "WITH BATCH_SIZE 2 WITH FAILURE_PAYLOAD true WITH BATCH_ITEM 'room,name={topic.2} value={value.json.v}'"
     rig = rigs(batched(item, body='WITH BODY "{batch.lines}" WITH HEADERS ADD Content-Type "text/plain"'))
@@ -235,21 +210,57 @@ def test_an_open_batch_is_sent_at_once_without_the_calls_that_are_taken_back(rig
     assert (source.state, rig.bodies) == ("kept", [b"[2]"])
 
 
-def test_a_reload_that_keeps_the_form_of_a_batch_keeps_it_open(rigs: Rigs) -> None:
-    rig = rigs(batched("WITH BATCH_SIZE 3"))
-    rig.offer(b"1")
-    rig.use(batched("WITH BATCH_SIZE 3 WITH QOS 1"))
-    rig.offer_all(b"2", b"3")
-    assert rig.bodies == [b"[1,2,3]"]
+ALL = "WITH BODY '{\"all\": {batch}}'"
+PACED = 'WITH RATE_LIMIT "1/s"'
 
 
-def test_a_reload_that_changes_the_form_of_a_batch_gathers_what_waits_again(rigs: Rigs) -> None:
-    rig = rigs(batched("WITH BATCH_SIZE 2", route=LOSSLESS), workers=1)
-    sources = rig.offer_all(b"1", b"2", b"3", b"4", b"5")
-    rig.use(batched("WITH BATCH_SIZE 3", body="WITH BODY '{\"all\": {batch}}'", route=LOSSLESS))
-    rig.reply_to_all()
-    assert rig.bodies == [b"[1,2]", b'{"all": [3,4,5]}']
+@pytest.mark.parametrize(
+    ("before", "status", "after", "more", "bodies"),
+    [
+        pytest.param(
+            batched("WITH BATCH_SIZE 4"), None, batched("WITH BATCH_SIZE 4 WITH QOS 1"), [b"4"], [b"[1,2,3,4]"],
+            id="the same form: the batch stays open",
+        ),
+        pytest.param(
+            batched("WITH BATCH_SIZE 2", route=LOSSLESS), None, batched("WITH BATCH_SIZE 3", body=ALL, route=LOSSLESS),
+            [], [b"[1,2]", b'{"all": [3]}'], id="another form: what waits is gathered again",
+        ),
+        pytest.param(
+            batched("WITH BATCH_SIZE 3", config="WITH RETRIES 1"), 503,
+            batched("WITH BATCH_SIZE 3", body=ALL, config="WITH RETRIES 1"), [], [b"[1,2,3]", b"[1,2,3]"],
+            id="what has begun ends by its definition",
+        ),
+        pytest.param(
+            text("WITH ORDERED true", route=PACED), None, batched("WITH BATCH_SIZE 2", route=PACED), [],
+            [b"1", b"[2]", b"[3]"], id="from ORDERED to BATCH_SIZE: the messages of a line go on",
+        ),
+    ],
+)  # fmt: skip
+def test_a_reload_decides_what_becomes_one_request(
+    rigs: Rigs, before: str, status: int | None, after: str, more: list[bytes], bodies: list[bytes]
+) -> None:
+    rig = rigs(before, workers=1)
+    sources = rig.offer_all(b"1", b"2", b"3")
+    if status is not None:
+        rig.reply(status)
+    rig.use(after)
+    sources += rig.offer_all(*more)
+    for _ in range(3):
+        rig.reply_to_all()
+        rig.advance(1)
+    assert rig.bodies == bodies
     assert {source.state for source in sources} == {"acknowledged"}
+
+
+def test_a_batch_is_sent_when_its_time_is_over(rigs: Rigs) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 100 WITH BATCH_SECONDS 2"))
+    rig.offer(b"1")
+    rig.advance(1)
+    rig.offer(b"2")
+    rig.advance(0.9)
+    assert not rig.waiting
+    rig.advance(0.2)
+    assert rig.bodies == [b"[1,2]"]
 
 
 def test_after_a_reload_without_batch_size_each_message_of_a_waiting_batch_has_its_own_retries(rigs: Rigs) -> None:
@@ -261,26 +272,6 @@ def test_after_a_reload_without_batch_size_each_message_of_a_waiting_batch_has_i
         rig.fail(DOWN)
         rig.advance(1)
     assert {body: rig.bodies.count(body) for body in rig.bodies[1:]} == {b"3": 2, b"4": 2}
-
-
-def test_after_a_reload_from_ordered_to_batch_size_the_messages_of_a_line_go_on(rigs: Rigs) -> None:
-    rig = rigs(text("WITH ORDERED true", route='WITH RATE_LIMIT "1/s"'))
-    sources = rig.offer_all(b"1", b"2", b"3")
-    rig.use(batched("WITH BATCH_SIZE 2", route='WITH RATE_LIMIT "1/s"'))
-    for _ in range(3):
-        rig.reply()
-        rig.advance(1)
-    assert rig.bodies == [b"1", b"[2]", b"[3]"]
-    assert states(sources) == "acknowledged acknowledged acknowledged"
-
-
-def test_a_batch_that_has_begun_ends_by_its_definition(rigs: Rigs) -> None:
-    rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 3"))
-    rig.offer_all(b"1", b"2")
-    rig.use(batched("WITH BATCH_SIZE 2", body="WITH BODY '{\"all\": {batch}}'", config="WITH RETRIES 3"))
-    rig.reply(503)
-    rig.advance(1)
-    assert rig.bodies == [b"[1,2]", b"[1,2]"]
 
 
 # Items.

@@ -13,14 +13,6 @@ from tests.support.http_ports import get, post, served
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
 
 
-def test_a_published_request_is_answered_with_its_topic() -> None:
-    hooks = port(event())
-    result = hooks.ask("POST", "/hook", b"\x00 any bytes \xff")
-    assert (result.status_code, result.json) == (200, {"status": "published", "topic": "hook/received"})
-    assert result.headers["content-type"] == "application/json"
-    assert hooks.published == [("hook/received", b"\x00 any bytes \xff")]
-
-
 def test_routes_share_a_port_and_one_without_server_mode_exposes_nothing() -> None:
     both = Answering(
         route(event(), name="A"), route(event("PUT", "/other", "other"), name="B"),

@@ -7,7 +7,7 @@ import pytest
 from amqtt_rest_bridge.engine.server.newest import TopicPayload, content_type_of
 from amqtt_rest_bridge.engine.server.reads import is_not_modified
 from amqtt_rest_bridge.lot.model import Message, MessageProperties, Publication, Route
-from tests.support.answering import Answering, port, result_of
+from tests.support.answering import Answering, port
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -132,16 +132,6 @@ def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
     assert questions.ask("POST", "/ask", "what?").content == b"first"
     questions.broker.reply(f"answers/{REQUEST_ID}", b"late")
     assert questions.waited == []
-
-
-def test_a_request_that_waits_when_the_bridge_closes_is_answered() -> None:
-    questions = asking()
-    task = questions.start(questions.begin("POST", "/ask", "what?"))
-    questions.mode.stop()
-    questions.broker.reply(f"answers/{REQUEST_ID}", b"late")
-    result = result_of(questions.finish(task))
-    assert (result.status_code, error_code(result)) == (504, "reply_timeout")
-    assert "shut down before a reply came" in result.text
 
 
 def test_with_mqtt_5_a_reply_is_known_by_its_correlation_data() -> None:
