@@ -22,8 +22,8 @@ from amqtt_rest_bridge.engine.server.endpoint import (
     ServerEndpoint,
     SharedByEndpoints,
     decode_path,
+    decode_text,
     outcome_of,
-    readable,
 )
 from amqtt_rest_bridge.engine.server.newest import TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
@@ -77,7 +77,9 @@ class ServerMode:
         self._routes: tuple[Route, ...] = ()
         self.filters: set[str] = set()
         """The topic filters to subscribe: `see` needs their messages, retained ones too. Changed by `use_routes`."""
-        self._reply_filters: dict[str, tuple[float, float]] = {}  # seconds that a request may wait, and until when
+        # By reply filter: the seconds that a request may wait for its reply, and the monotonic time at which the last
+        # one has ended, infinite while a route in use has the filter.
+        self._reply_filters: dict[str, tuple[float, float]] = {}
         self._ports: dict[int, PortApplication] = {}
 
     def use_routes(self, routes: Iterable[Route]) -> None:
@@ -128,7 +130,7 @@ class ServerMode:
             self._replies.see(message)
 
     def refuse(self, message: Message, failure: CallError) -> None:
-        """Note a message that can be no answer, in status and log. A read event keeps answering with the one before."""
+        """Note in status and log a message that cannot be an answer. Read events keep answering with the one before."""
         for name in asking(self._routes, message.topic, reads=True):
             self._shared.outcomes.note_dropped_message(name, message, failure)
 
@@ -158,8 +160,8 @@ class PortApplication:
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Answer with these routes from the next request on."""
         events = [(route, event) for route in routes for event in route.server_events]
-        own = any(event.endpoint == PATH and event.method == "GET" for _, event in events)
-        self._description = describe(list(routes)) if self._openapi and not own else None
+        is_taken = any(event.endpoint == PATH and event.method == "GET" for _, event in events)
+        self._description = describe(list(routes)) if self._openapi and not is_taken else None
         self._table = EndpointTable(
             (event.endpoint, event.method.value, ServerEndpoint(route, event, self._shared)) for route, event in events
         )
@@ -171,7 +173,7 @@ class PortApplication:
             return self._answer_matched(request, path)
         except RequestRefusedError as failure:  # no endpoint took the request
             refusal, answer = failure.refusal, refused(failure.refusal)
-        self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
+        self._unmatched.note(self.bound_port, request.method, decode_text(path), int(answer.status[:3]))
         now, outcome = self._shared.host.clock.time(), outcome_of(refusal.code)
         run = RequestRun(now, outcome, self.bound_port, None, None, request, answer, refusal)
         self._shared.outcomes.note_request(run)
@@ -214,7 +216,7 @@ class PortApplication:
 
 @dataclass(frozen=True, slots=True)
 class Match(Generic[T]):
-    """What a method on a path leads to, with the decoded texts of the endpoint's `{name}` segments."""
+    """The target of a method on a path, with the decoded texts of the endpoint's `{name}` segments."""
 
     target: T
     parameters: Mapping[str, str]
@@ -222,17 +224,17 @@ class Match(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Methods(Generic[T]):
-    """What exists at a path: by method, and the value of an Allow header."""
+    """The targets of a path by method, and the value of its Allow header."""
 
     by_method: Mapping[str, Match[T]]
     allow: str
 
 
 class EndpointTable(Generic[T]):
-    """Finds the events of a path.
+    """Finds the targets of a path, such as endpoints.
 
-    Built from (endpoint, method, target); the same path and method twice raises `ConfigurationError`. Where GET is,
-    HEAD is too (RFC 9110 section 9.3.2), and OPTIONS is everywhere.
+    It is made of (endpoint, method, target); the same path and method twice raises `ConfigurationError`. A path that
+    takes GET takes HEAD too (RFC 9110 section 9.3.2), and every path takes OPTIONS.
     """
 
     def __init__(self, entries: Iterable[tuple[str, str, T]]) -> None:
@@ -249,7 +251,7 @@ class EndpointTable(Generic[T]):
             if method in pattern.targets:
                 raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; change one path")
             pattern.targets[method] = (target, names)
-        # Most particular first: a literal segment sorts before a parameter, from left to right.
+        # The most specific pattern first: a literal segment sorts before a parameter, from left to right.
         self._patterns = sorted(
             (pattern for pattern in patterns.values() if None in pattern.segments),
             key=lambda pattern: [part is None for part in pattern.segments],
@@ -265,7 +267,7 @@ class EndpointTable(Generic[T]):
                 self._as_written["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
 
     def find(self, path: str) -> Methods[T] | None:
-        """Find what exists at a path as sent in the request line, without its query.
+        """Return the targets of a path as sent in the request line, without its query; None without one.
 
         Raises `RequestRefusedError` (400) for a path that cannot be decoded.
         """
@@ -290,7 +292,7 @@ class EndpointTable(Generic[T]):
 
 
 class _Pattern(Generic[T]):
-    """The segments of an endpoint, None for a parameter, and what is there by method."""
+    """The segments of an endpoint, None for a parameter, and its targets by method, with the names of parameters."""
 
     def __init__(self, segments: tuple[str | None, ...]) -> None:
         self.segments = segments

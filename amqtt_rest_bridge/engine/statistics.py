@@ -23,9 +23,9 @@ WHEN_SECONDS: Final = 60.0
 """A WHEN that failed for all messages of this time makes its route Yellow ..."""
 _FEWEST_UNUSABLE: Final = 5  # ... if there were at least this many messages
 _MOST_RUNS: Final = 20  # ids that are kept of one message that is retried again and again
-_RED_STREAK = 3
+_RED_STREAK = 3  # failures in a row make a route Red
 _MOST_SAMPLES = 1000  # calls and requests that p50 and p99 are taken from
-# What failures say about the connection to the server. Others, such as that of a missing value, say nothing.
+# Failures by which `connection` is failing, or connected. Others, such as that of a missing value, do not change it.
 _DISCONNECTED: Final = frozenset(
     {FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT, FailureCode.TARGET_DOWN}
 )
@@ -156,11 +156,6 @@ class QueueBytes:
         self.limit = limit
         self.held = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether no more payloads may be queued."""
-        return self.held >= self.limit
-
 
 class Admission:
     """What a route holds, what it may hold, and whether one more message has room.
@@ -271,7 +266,7 @@ class Admission:
 
 
 class RouteStatistics:
-    """Counters of one route, and its admission; kept when a reload changes the route."""
+    """The counts of one route, its health, and its admission. A reload that changes the route keeps them."""
 
     def __init__(self, route: Route, places: int, now: float, queue: QueueBytes) -> None:
         self.name = route.name

@@ -1,5 +1,10 @@
 """One server event: what happens to a request, from its admission to its answer; read it from top to bottom.
 
+    answer -> _respond -> published -> _answer_published -> _note_success
+                  |---- a read event: its messages ------------^
+                  |---- REPLY_TOPIC, DEDUPE_KEY: _answer_in_turn
+                  v refused, skipped or failed: note_failure
+
 `server_mode` finds the endpoint of a request and calls `ServerEndpoint.answer`. Most requests publish one message, and
 are answered once the broker has acknowledged it. A read event answers at once (`reads`). A request with REPLY_TOPIC or
 DEDUPE_KEY waits for others. `note_failure` answers a request that is refused or fails on the way.
@@ -142,7 +147,7 @@ class EventRequest(Struct, eq=False):
                 path="/" + "/".join(decode_path(self.path)),
                 path_parameters=self.parameters,
                 query=self._query(),
-                headers={name: readable(value) for name, value in http.headers.items()},
+                headers={name: decode_text(value) for name, value in http.headers.items()},
                 payload=http.body,
                 timestamp=self.timestamp,
                 request_id=http.id,
@@ -177,7 +182,7 @@ class EventRequest(Struct, eq=False):
         return parameters
 
 
-def readable(value: str) -> str:
+def decode_text(value: str) -> str:
     """Decode a header value or target: as UTF-8, else as Latin-1 (RFC 9110 section 5.5 leaves it open)."""
     if value.isascii():
         return value
@@ -266,12 +271,12 @@ class ServerEndpoint:
         self._shown_request = f"{event.method} {masker_of(route).address(event.endpoint)}"
         self._labels = (("route", route.name), ("event", event.name))
         self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
-        self._reading: ReadEvent | None = None
+        self._reading: ReadEvent | None = None  # answers the requests, if the event publishes nothing
         topic = event.destination_topic
         if topic is None:
             largest = shared.host.limits.max_response_bytes
             self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock)
-        self._topic = topic.source if topic is not None and topic.is_constant else topic
+        self._topic = topic.source if topic is not None and topic.is_constant else topic  # filled if it is constant
         self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
         if isinstance(self._topic, str) and event.response is None:
@@ -437,10 +442,10 @@ class ServerEndpoint:
     def note_failure(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Note and return the answer to a request that was refused, skipped by WHEN, or met a fault of the bridge.
 
-        The cause of such a fault is logged and is not in the answer. With `instead` the failure is noted, and the
-        answer is `instead`.
+        The cause of a fault of the bridge is logged and noted, and is not in the answer. With `instead` the failure is
+        noted, and the caller gets `instead`.
         """
-        noted: Refusal | None = None  # if it is not the answer
+        noted: Refusal | None = None  # what is noted, if it differs from the answer
         match failure:
             case SkippedError():
                 request.skipped = failure.code, failure.message
