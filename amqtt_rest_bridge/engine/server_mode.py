@@ -168,7 +168,9 @@ class PortApplication:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request, or return the coroutine that does."""
-        path = path_of(request.target)
+        path = request.target.partition("?")[0]
+        if not path.startswith("/"):
+            path = path_of(request.target)
         try:
             return self._answer_matched(request, path)
         except RequestRefusedError as failure:  # no endpoint took the request

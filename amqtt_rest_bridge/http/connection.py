@@ -11,7 +11,6 @@ llhttp knows only some methods and targets, checks Host, and refuses requests th
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
@@ -53,7 +52,7 @@ _COPIED_BYTES: Final = 16_384  # a body up to this size is copied, to send it to
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _MOST_HEAD_BYTES: Final = 65_536  # of the request line and headers together
-_LONGEST_USUAL: Final = 1024  # of heads that are remembered
+_LONGEST_KEPT: Final = 1024  # bytes of a head that is kept until the next request
 _HEAD_TOO_LARGE: Final = refuse(
     catalogue.HEADERS_TOO_LARGE, f"The request line and headers are over the limit of {_MOST_HEAD_BYTES} bytes"
 )
@@ -64,7 +63,7 @@ _MOST_LINE_BYTES: Final = 16_384  # of size lines and trailers between two piece
 _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
 _HOST_VALUE: Final = re.compile(_HOST, re.ASCII)
 _OTHER_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
-_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
+_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/(1\.[01])\r\n")
 _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
 _NO_LENGTH: Final = ("204", "304")
@@ -528,6 +527,7 @@ class RequestHead(Struct, frozen=True):
     """The request line and the header fields of a request.
 
     Args:
+        data: Its bytes, with the blank line.
         method: As sent.
         target: As sent.
         query: The part of `target` behind the question mark.
@@ -539,6 +539,7 @@ class RequestHead(Struct, frozen=True):
         refusal: Why the request is not served, and its body not read.
     """
 
+    data: bytes = b""
     method: str = ""
     target: str = ""
     query: str = ""
@@ -557,22 +558,17 @@ def read_head(data: bytes) -> RequestHead:
     """Return the head of a request out of its bytes, with the blank line."""
     line = _REQUEST_LINE.match(data)
     if line is None:
-        return RequestHead(refusal=_invalid("its first line is not one of HTTP/1.1"))
-    method, target, version = line[1].decode(), line[2].decode("latin-1"), f"1.{line[3].decode()}"
-    query, fields, refusal = target.partition("?")[2], _HeaderFields(), None
-    try:
-        fields.read(b"POST / HTTP/1.%b\r\n" % line[3] + data[line.end() :])
-    except httptools.HttpParserError as error:
-        refusal = _invalid(str(error))  # words of llhttp, never the caller's
-    headers = fields.headers
+        return RequestHead(data, refusal=_invalid("its first line is not one of HTTP/1.1"))
+    method, target, version = line[1].decode(), line[2].decode("latin-1"), line[3].decode()
+    fields = _HeaderFields(b"POST / HTTP/%b\r\n%b" % (line[3], data[line.end() :]))
+    headers, refusal = fields.headers, None if fields.fault is None else _invalid(fields.fault)
     if fields.are_complete:
         refusal = _head_refusal(target, version, headers) or refusal
-    length = int(headers.get("content-length", 0)) if refusal is None else 0
-    is_chunked = "transfer-encoding" in headers
-    return RequestHead(method, target, query, version, headers, length, is_chunked, not fields.keep_alive, refusal)
-
-
-_read_usual_head = lru_cache(maxsize=256)(read_head)  # most callers send the same head again and again
+    return RequestHead(
+        data, method, target, target.partition("?")[2], version, headers,
+        0 if refusal is not None else int(headers.get("content-length", 0)), "transfer-encoding" in headers,
+        not fields.keep_alive, refusal,
+    )  # fmt: skip
 
 
 def _head_refusal(target: str, version: str, headers: Mapping[str, str]) -> Refusal | None:
@@ -590,17 +586,24 @@ def _head_refusal(target: str, version: str, headers: Mapping[str, str]) -> Refu
 
 
 class _HeaderFields:
-    """The header fields of a request, as llhttp reads them behind a request line that it knows."""
+    """The header fields of a request, as llhttp reads them behind a request line that it knows.
 
-    def __init__(self) -> None:
+    `fault` is why they are not valid, in words of llhttp, never the caller's.
+    """
+
+    def __init__(self, head: bytes) -> None:
         self.headers: dict[str, str] = {}
         self.are_complete = self.keep_alive = False
+        self.fault: str | None = None
         self._llhttp = httptools.HttpRequestParser(self)
-
-    def read(self, head: bytes) -> None:
-        """Read a whole head; raises `HttpParserError`."""
-        with contextlib.suppress(httptools.HttpParserUpgrade):  # a server may ignore Upgrade, RFC 9110 section 7.8
+        try:
             self._llhttp.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            pass  # a server may ignore Upgrade, RFC 9110 section 7.8
+        except httptools.HttpParserError as error:
+            self.fault = str(error)
+        finally:
+            del self._llhttp  # each refers to the other
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a field."""
@@ -626,6 +629,7 @@ class RequestReader:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
+        self._last_head = _NO_HEAD  # of the last request
         self.begin()
 
     def begin(self) -> None:
@@ -665,6 +669,11 @@ class RequestReader:
     def _read_head(self, data: bytes) -> bytes:
         """Read the head if all of it has come, else hold its part; return the bytes behind it."""
         held = self._partial_head + data if self._partial_head else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
+        last = self._last_head
+        if last.data and held.startswith(last.data):  # most callers send the same head again and again
+            self._partial_head = b""
+            self._use_head(last)
+            return held[len(last.data) :]
         blank_line = held.find(b"\r\n\r\n")
         if blank_line < 0:
             self._partial_head = held
@@ -677,10 +686,17 @@ class RequestReader:
         if end > _MOST_HEAD_BYTES:
             self.refuse(_HEAD_TOO_LARGE)
             return held[end:]
-        head = self.head = _read_usual_head(held[:end]) if end <= _LONGEST_USUAL else read_head(held[:end])
+        head = read_head(held[:end])
+        self._last_head = head if end <= _LONGEST_KEPT else _NO_HEAD
+        self._use_head(head)
+        return held[end:]
+
+    def _use_head(self, head: RequestHead) -> None:
+        """Expect the body that a head announces, or refuse the request."""
+        self.head = head
         if head.refusal is not None:
             self.refuse(head.refusal)
-            return held[end:]
+            return
         self.is_understood, self.is_last, self._expected = True, head.is_last, head.headers.get("expect", "")
         if head.length > self._max_body_bytes:
             self.refuse(too_large(self._max_body_bytes))
@@ -688,7 +704,6 @@ class RequestReader:
             self._begin_chunks()
         else:
             self.is_complete = head.length == 0
-        return held[end:]
 
     def _read_body(self, data: bytes) -> bytes:
         """Read a part of a body of a known length."""

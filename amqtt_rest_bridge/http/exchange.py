@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -147,7 +146,6 @@ class Application(Protocol):
         ...
 
 
-@lru_cache(maxsize=64)  # most requests have the same; few are kept, since a target may take 64 KiB
 def path_of(target: str) -> str:
     """Return the path, as sent, out of a request target (RFC 9112 section 3.2)."""
     if not target.startswith("/") and (authority := _AUTHORITY.match(target)):

@@ -131,9 +131,6 @@ def of_text(value: str) -> bytes:
     return of_binary(value.encode())
 
 
-_of_topic = lru_cache(maxsize=256)(of_text)  # nearly all messages go to the same topics as others
-
-
 # Section 2.2.2: properties.
 
 _READ: Final[Mapping[PropertyKind, Callable[[bytes, int, int], tuple[Any, int]]]] = {
@@ -510,7 +507,7 @@ def publish(
     number = b"" if packet_id is None else packet_id.to_bytes(2, "big")
     first = standard.PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
     written = properties if isinstance(properties, bytes) else _maybe(properties)
-    head = _of_topic(topic) + number + written
+    head = of_text(topic) + number + written
     return b"".join((bytes((first,)), of_variable(len(head) + len(payload)), head, payload))
 
 
