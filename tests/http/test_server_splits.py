@@ -11,7 +11,8 @@ from tests.support.http_ports import Raw, Served, get, post, served
 
 CHUNKED = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKED += b"2\r\nab\r\n1;x=y\r\nc\r\n0\r\nT: x\r\n\r\n"
-STREAM = post(body=b"first") + CHUNKED + get("/last") + b"\r\n" + post(body=b"") + get("/none", "Connection: close")
+STREAM = post(body=b"first") + post(body=b"again") + CHUNKED + CHUNKED + get("/last") + b"\r\n"
+STREAM += post(body=b"") + get("/none", "Connection: close")
 
 
 def outcome_of(pieces: list[bytes]) -> list[tuple[str, str, str, bytes]]:
@@ -33,6 +34,8 @@ def outcome_of(pieces: list[bytes]) -> list[tuple[str, str, str, bytes]]:
 
 WHOLE = [
     ("POST", "/hook", "", b"first"),
+    ("POST", "/hook", "", b"again"),
+    ("POST", "/hook", "", b"abc"),
     ("POST", "/hook", "", b"abc"),
     ("GET", "/last", "", b""),
     ("POST", "/hook", "", b""),
@@ -50,9 +53,9 @@ def test_a_stream_in_single_bytes_is_served_over_a_socket() -> None:
         raw.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(len(STREAM)):
             raw.send(STREAM[at : at + 1])
-        assert [raw.answer().status for _ in range(5)] == [200, 200, 200, 200, 404]
+        assert [raw.answer().status for _ in range(7)] == [200, 200, 200, 200, 200, 200, 404]
         assert raw.is_closed_by_peer()
-        assert hooks.bodies == [b"first", b"abc", b"{}"]
+        assert hooks.bodies == [b"first", b"again", b"abc", b"abc", b"{}"]
 
 
 @pytest.fixture(scope="module")
