@@ -1,74 +1,49 @@
-"""What the bridge itself checks of its settings, files and addresses, before anything is started."""
+"""What is checked of files and addresses before anything is started."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
 
 from amqtt_rest_bridge.broker import configuration as listeners
-from amqtt_rest_bridge.cli import configuration
-from amqtt_rest_bridge.settings import Settings
-from tests.support.commands import SERVER_ROUTE, Workplace
+from tests.support.commands import Workplace
 from tests.support.ports import free_port
 
-BRIDGE_FAULTS = [
-    pytest.param(Settings("routes.lot", spool="nowhere/x.db"), "the folder of the setting spool does not", id="spool"),
-    pytest.param(
-        Settings("routes.lot", server_certfile="x", server_keyfile="y"), "server_certfile x and server_keyf", id="tls"
-    ),
-    pytest.param(Settings("nowhere.lot"), "cannot read nowhere.lot: No such file or directory", id="no-routes"),
-]
+CALLS = """
+DEFINE ROUTE Calls WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "https://127.0.0.1" WITH CA_FILE "broker.yaml"
+    ADD EVENT E WITH SOURCE_TOPIC "t" WITH METHOD "GET" WITH ENDPOINT "/"
+"""
 
 
-def of_plugin(settings: Settings) -> configuration.Section:
-    keys = ("plugins", "amqtt_rest_bridge.plugin.RestBridgePlugin")
-    return configuration.Section(configuration.read(Path("broker.yaml")), keys, settings)
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        pytest.param("server_certfile: x, server_keyfile: y", "broker.yaml:7:86: error: server_certfile x", id="tls"),
+        pytest.param(
+            "processes: 0", "routes.lot:2:1: error: route Calls: CA_FILE: broker.yaml cannot be", id="CA_FILE"
+        ),
+    ],
+)
+def test_certificate_files_are_read(place: Workplace, settings: str, fault: str) -> None:
+    place.configure(("processes: 0", settings))
+    place.write("routes.lot", CALLS)
+    assert f"\n{fault}" in f"\n{place.run('serve', '-c', 'broker.yaml', '--check').stdout}"
 
 
-@pytest.mark.parametrize(("settings", "fault"), BRIDGE_FAULTS)
-def test_files_of_the_bridge_are_checked(
-    place: Workplace, caplog: pytest.LogCaptureFixture, settings: Settings, fault: str
-) -> None:
-    assert not configuration.check_start(of_plugin(settings))
-    (message,) = caplog.messages
-    assert message.startswith(f"broker.yaml:7:3: error: {fault}")
-
-
-def test_sound_settings_of_the_bridge_are_not_complained_of(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    assert configuration.check_start(of_plugin(Settings("routes.lot", spool="spool.db")))
-    assert caplog.messages == []
-
-
-def test_certificate_files_of_routes_are_read(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    place.write(
-        "routes.lot",
-        'DEFINE ROUTE Calls WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_CLIENT "true" '
-        'WITH BASE_ADDRESS "https://127.0.0.1" WITH CA_FILE "broker.yaml" ADD EVENT E WITH SOURCE_TOPIC "t" '
-        'WITH METHOD "GET" WITH ENDPOINT "/"',
-    )
-    assert not configuration.check_start(of_plugin(Settings("routes.lot")))
-    (message,) = caplog.messages
-    assert message.startswith("routes.lot:1:1: error: route Calls: CA_FILE: broker.yaml cannot be used")
-
-
-def test_route_files_are_checked(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    place.write("routes.lot", SERVER_ROUTE.replace("POST", "POTS"))
-    assert not configuration.check_start(of_plugin(Settings("routes.lot")))
-    assert "routes.lot:7:21: error: " in caplog.messages[0]
-
-
-UNREACHABLE = [
-    pytest.param("192.0.2.1:1883", "192.0.2.1:1883: Cannot assign requested address", id="no-address-of-ours"),
-    pytest.param("no.such.host.invalid:1883", "no.such.host.invalid:1883: ", id="no-such-name"),
-]
-
-
-@pytest.mark.parametrize(("bind", "where"), UNREACHABLE)
+@pytest.mark.parametrize(
+    ("bind", "where"),
+    [
+        pytest.param("192.0.2.1:1883", "192.0.2.1:1883: Cannot assign requested address", id="no-address-of-ours"),
+        pytest.param("no.such.host.invalid:1883", "no.such.host.invalid:1883: ", id="no-such-name"),
+    ],
+)
 def test_address_that_cannot_be_bound_is_named(bind: str, where: str) -> None:
     with pytest.raises(listeners.CannotListenError) as caught:
         listeners.probe({"web": ListenerConfig(bind=bind)})
     assert str(caught.value).startswith(f"listener web cannot listen on {where}")
+    external = ListenerConfig(type=ListenerType.EXTERNAL, bind=bind)
+    listeners.probe({"default": external, "none": ListenerConfig(bind=None)})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", ""])
@@ -79,8 +54,3 @@ def test_taken_address_is_named_and_a_free_one_passes(host: str) -> None:
         with pytest.raises(listeners.CannotListenError, match="Address already in use"):
             listeners.probe({"default": ListenerConfig(bind=bind)})
     listeners.probe({"default": ListenerConfig(bind=bind)})
-
-
-def test_listeners_without_an_address_of_their_own_are_not_probed() -> None:
-    external = ListenerConfig(type=ListenerType.EXTERNAL, bind="192.0.2.1:1883")
-    listeners.probe({"default": external, "none": ListenerConfig(bind=None)})
