@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-import responses
+from responses import RequestsMock as Web
 
 from amqtt_rest_bridge.cli import library as template_library
 from tests.cli.conftest import Printed, Run
@@ -57,10 +57,10 @@ def written(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[responses.RequestsMock]:
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """The libraries of all hosts; of several answers to a URL the last one stays."""
     monkeypatch.setattr(template_library, "_PAUSES", (0.01, 0.01, 0.01))
-    with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
+    with Web(assert_all_requests_are_fired=False) as mock:
         yield mock
 
 
@@ -95,9 +95,7 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
     run("check", "conf/routes")
 
 
-def test_redirects_are_followed_within_the_library(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_redirects_are_followed_within_the_library(folder: Path, web: Web, install: Installing) -> None:
     web.get(URL, status=308, headers={"Location": "/moved/one"})
     web.get(f"{ADDRESS}/moved/one", body=ONE)
     install(source="http://me:pass@library.example")
@@ -106,7 +104,7 @@ def test_redirects_are_followed_within_the_library(
 
 
 def test_a_library_that_is_overloaded_or_closes_the_connection_is_asked_again(
-    folder: Path, web: responses.RequestsMock, install: Installing
+    folder: Path, web: Web, install: Installing
 ) -> None:
     web.get(URL, status=503)
     web.get(URL, body=CUT_OFF)
@@ -196,7 +194,7 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
     ],
 )
 def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
-    folder: Path, web: responses.RequestsMock, install: Installing, reply: dict[str, Any], said: str
+    folder: Path, web: Web, install: Installing, reply: dict[str, Any], said: str
 ) -> None:
     web.get(URL, **reply)
     output = install(status=1)
@@ -243,7 +241,7 @@ def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_that_of_a_notebook_is_refused(
-    folder: Path, web: responses.RequestsMock, install: Installing, filename: str
+    folder: Path, web: Web, install: Installing, filename: str
 ) -> None:
     notebooks = [{"filename": filename, "cells": [cell()]}]
     web.get(URL, json={"template": {"title": "One", "notebooks": notebooks}})
@@ -269,16 +267,14 @@ METOD = "#2:7:14: error: unknown setting METOD\nhint: did you mean METHOD?\n"
     ],
 )
 def test_notebooks_that_cannot_be_used_are_refused_and_nothing_is_written(
-    folder: Path, web: responses.RequestsMock, install: Installing, notebooks: dict[str, Any], said: str
+    folder: Path, web: Web, install: Installing, notebooks: dict[str, Any], said: str
 ) -> None:
     web.get(URL, json=answer(**notebooks))
     assert said in install(status=1).err
     assert written(folder) == []
 
 
-def test_a_route_that_the_folder_has_already_is_an_error(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_a_route_that_the_folder_has_already_is_an_error(folder: Path, web: Web, install: Installing) -> None:
     (folder / "routes").mkdir()
     (folder / "routes" / "z.lot").write_text(BASIC)
     web.get(URL, body=ONE)
@@ -286,9 +282,7 @@ def test_a_route_that_the_folder_has_already_is_an_error(
     assert written(folder) == ["routes/z.lot"]
 
 
-def test_only_notebooks_with_routes_are_written_and_remarked_on(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_only_notebooks_with_routes_are_written_and_remarked_on(folder: Path, web: Web, install: Installing) -> None:
     simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
     web.get(URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
     remarks = install().err
@@ -298,7 +292,7 @@ def test_only_notebooks_with_routes_are_written_and_remarked_on(
 
 
 def test_variables_and_secrets_are_named_with_what_is_missing(
-    folder: Path, web: responses.RequestsMock, install: Installing, monkeypatch: pytest.MonkeyPatch
+    folder: Path, web: Web, install: Installing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THERE", "value-of-a-variable")
     (folder / "token").write_text("value-of-a-secret")
@@ -322,9 +316,7 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
     assert written(folder / "routes") == ["a.lotnb"]
 
 
-def test_a_file_that_exists_is_kept_unless_force_is_given(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_a_file_that_exists_is_kept_unless_force_is_given(folder: Path, web: Web, install: Installing) -> None:
     (folder / "routes").mkdir()
     mine = folder / "routes" / "b.lotnb"
     mine.write_text("[]")
@@ -336,9 +328,7 @@ def test_a_file_that_exists_is_kept_unless_force_is_given(
     assert "ROUTE S" in mine.read_text()
 
 
-def test_a_link_out_of_the_folder_is_never_followed(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: Web, install: Installing) -> None:
     (folder / "routes").mkdir()
     outside = folder / "outside"
     outside.write_text("mine")
@@ -351,7 +341,7 @@ def test_a_link_out_of_the_folder_is_never_followed(
 
 
 def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
-    folder: Path, web: responses.RequestsMock, install: Installing
+    folder: Path, web: Web, install: Installing
 ) -> None:
     (folder / "routes" / "c.lotnb").mkdir(parents=True)  # no file can have this name
     (folder / "routes" / "b.lotnb").write_text("[]")
@@ -382,7 +372,7 @@ def test_what_cannot_be_asked_for_is_a_usage_error(folder: Path, run: Run, argum
     ],
 )
 def test_a_folder_that_cannot_be_is_a_usage_error(
-    folder: Path, web: responses.RequestsMock, install: Installing, into: str, said: str
+    folder: Path, web: Web, install: Installing, into: str, said: str
 ) -> None:
     (folder / "file").write_text("")
     web.get(URL, body=ONE)
@@ -390,7 +380,7 @@ def test_a_folder_that_cannot_be_is_a_usage_error(
     assert written(folder) == ["file"]
 
 
-def test_the_password_of_an_address_is_not_shown(web: responses.RequestsMock, install: Installing) -> None:
+def test_the_password_of_an_address_is_not_shown(web: Web, install: Installing) -> None:
     web.get(URL, status=404)
     assert "hunter2" not in install(source="http://user:hunter2@library.example", status=1).err
     assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
@@ -426,7 +416,7 @@ SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"')
 
 
 def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
-    web: responses.RequestsMock, install: Installing
+    web: Web, install: Installing
 ) -> None:
     web.get(URL, json=answer(a=[cell(FROM_OUTSIDE)]))
     assert [line.partition("; ")[0] for line in install().out.splitlines()] == [
@@ -443,7 +433,7 @@ def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_w
 
 
 def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
-    folder: Path, web: responses.RequestsMock, install: Installing
+    folder: Path, web: Web, install: Installing
 ) -> None:
     web.get(URL, json=answer(a=[cell(SAMPLES)]))
     output = install("--yes", status=1)
@@ -459,9 +449,7 @@ def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
     assert written(folder) == ["routes/a.lotnb"]
 
 
-def test_of_notebooks_with_thousands_of_faults_200_are_listed(
-    folder: Path, web: responses.RequestsMock, install: Installing
-) -> None:
+def test_of_notebooks_with_thousands_of_faults_200_are_listed(folder: Path, web: Web, install: Installing) -> None:
     faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
     web.get(URL, json=answer(a=faulty, b=faulty, c=faulty))
     lines = install(status=1).err.splitlines()
