@@ -163,7 +163,7 @@ def _show_call(route: Route, event: ClientEvent, message: Message, *, send: bool
         print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, masker)}\n")
         return True
     try:
-        response = asyncio.run(_sent(route, sent))
+        response = asyncio.run(_send(route, sent))
     except CallError as failure:
         return _show_end(call.event.judge(call, failure), masker_for(masker, sent, None))
     masker = masker_for(masker, sent, response)
@@ -172,7 +172,8 @@ def _show_call(route: Route, event: ClientEvent, message: Message, *, send: bool
     return _show_end(call.event.judge(call, response), masker, response)
 
 
-async def _sent(route: Route, request: HttpRequest) -> HttpResponse:
+async def _send(route: Route, request: HttpRequest) -> HttpResponse:
+    """Send one request as the route does, over a connection of its own."""
     connect = partial(client_for, max_response_bytes=MAX_BYTES, environment=os.environ)
     sender = sender_of(route.config, connect, LoopClock())
     try:

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.system import own_version
 _WORD = re.compile(r"[\w-]+")
 _SECRET = {name for rows in PARAMETERS.values() for name, row in rows.items() if row.secret}
 _TAB = 4
-_LONGEST_LINE = 4_000  # that is searched for credentials and shown, each time for each of its faults
+_LONGEST_LINE = 4_000  # characters; a longer line is not shown: it would be searched for credentials at each fault
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
@@ -29,7 +29,7 @@ def text_of(fault: Fault, texts: Mapping[str, str], columns: int | None = None) 
 
 
 def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
-    """Yield the line of a fault and carets below it, cut to a width; not if it is long or has a credential."""
+    """Yield the line of a fault, cut to a width, and carets below it; nothing for one that may hold a credential."""
     from rich.cells import cell_len  # which no other form needs
 
     place, end = fault.position, fault.end
@@ -45,7 +45,7 @@ def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
     behind = end.column - 1 if end.line == place.line else len(line)
     pieces = [" " * _TAB if character == "\t" else without_controls(character) for character in line]
     widths = [cell_len(piece) for piece in pieces]
-    # From about a third of the width before the fault: what precedes it says more than what follows.
+    # A line that is too wide is shown from a third of the width before the fault on.
     start = max(0, begin - columns // 3) if sum(widths) > columns - 2 else 0
     shown, marks = "", ""
     for number in range(start, len(pieces)):

@@ -340,7 +340,7 @@ class _Screen:
             *([] if overview.hint is None else [Text(overview.hint)]),
         )
         lines = console.render_lines(self._newest)
-        most = console.height - 1  # on the last one the terminal would scroll
+        most = console.height - 1  # a text on the last line would make the terminal scroll
         if len(lines) > most:
             beyond = Text(f"... and {len(lines) - most + 1} more lines")
             self._live.update(Group(SegmentLines(lines[: most - 1], new_lines=True), beyond), refresh=True)

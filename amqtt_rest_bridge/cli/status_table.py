@@ -128,7 +128,7 @@ def reload_failure(failure: Status, now: float) -> str:
 def counters_age(statuses: Iterable[Status], now: float, *, is_live: bool) -> str | None:
     """Return the line about the oldest counters of routes that are not away, None where no status has a time.
 
-    Of counters that were asked for (`is_live`) it is their time, of published ones how old they are.
+    It has the time of counters that were asked for (`is_live`), and the age of published ones.
     """
     moments = [_moment(status.get("timestamp")) for status in statuses if "away_since" not in status]
     oldest = min((moment for moment in moments if moment is not None), default=None)

@@ -147,7 +147,7 @@ def run(
             status = 0
     except BridgeError as error:
         return report_failure(error, logs)
-    logs.write_held()  # above INFO there may be no later record, which would write it
+    logs.write_held()  # an ERROR that still waits for the next record
     return status
 
 
@@ -193,6 +193,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", lis
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:
+    """Log what is wrong with the settings and the routes, or "ok"; return the exit status."""
     from amqtt_rest_bridge.cli import configuration
 
     section, faults = _read(path, options)
@@ -214,6 +215,7 @@ def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Add
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
+    """Try on the broker what a worker needs, and print what holds; return the exit status."""
     from amqtt_rest_bridge.group.probe import probe
     from amqtt_rest_bridge.reload import load_first
 
