@@ -128,7 +128,7 @@ class Transfer:
         Args:
             url: Where it goes: the server of `use`, path and query.
             request: Has the method and the body.
-            lines: The lines of its head, from Host on.
+            lines: Its header lines; libcurl adds Host if it is missing.
             seconds: The time of the attempt, from the look-up of the name to the end of the response.
         """
         set_option = self.handle.setopt
