@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from tests.support.http_ports import Loop, Served, hook_route, served
+from tests.support.http_ports import Loop, Raw, Served, hook_route, served
 
 ASYNCIO = pytest.param(asyncio.new_event_loop, id="asyncio")
 LOOPS = {
@@ -45,3 +45,10 @@ def hooks(shared: Served) -> Served:
     shared.server.loop.call(lambda: shared.broker.reply("last", b"21.5"))
     shared.broker.forget()
     return shared
+
+
+@pytest.fixture
+def raw(hooks: Served) -> Iterator[Raw]:
+    """A connection to it."""
+    with hooks.connect() as raw:
+        yield raw

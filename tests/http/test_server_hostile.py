@@ -106,24 +106,22 @@ def test_bad_requests_are_refused_and_publish_nothing(
     assert hooks.ask(post()).status == 200  # others go on
 
 
-def test_empty_lines_before_a_request_line_are_skipped_however_they_come(hooks: Served) -> None:
+def test_empty_lines_before_a_request_line_are_skipped_however_they_come(hooks: Served, raw: Raw) -> None:
     """RFC 9112 section 2.2: some clients send one behind a body."""
-    with hooks.connect() as raw:
-        assert raw.ask(b"\r\n\r\n" + post()).status == 200
-        for byte in b"\r\n":
-            raw.send(bytes([byte]))
-        assert raw.ask(post()).status == 200
-        raw.send(b"\r\n")
-        assert (raw.ask(b" " + post()).status, len(hooks.broker.published)) == (400, 2)
+    assert raw.ask(b"\r\n\r\n" + post()).status == 200
+    for byte in b"\r\n":
+        raw.send(bytes([byte]))
+    assert raw.ask(post()).status == 200
+    raw.send(b"\r\n")
+    assert (raw.ask(b" " + post()).status, len(hooks.broker.published)) == (400, 2)
 
 
-def test_what_cannot_be_read_ends_the_connection(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        smuggled = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + post(body=b"smuggled")
-        answer = raw.ask(smuggled)
-        assert (answer.status, answer.headers["Connection"]) == (400, "close")
-        assert raw.is_closed_by_peer()
-        assert hooks.broker.published == []
+def test_what_cannot_be_read_ends_the_connection(hooks: Served, raw: Raw) -> None:
+    smuggled = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + post(body=b"smuggled")
+    answer = raw.ask(smuggled)
+    assert (answer.status, answer.headers["Connection"]) == (400, "close")
+    assert raw.is_closed_by_peer()
+    assert hooks.broker.published == []
 
 
 def test_the_callers_bytes_are_not_repeated_in_the_error_nor_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,13 +144,12 @@ def test_a_refusal_has_the_headers_of_the_endpoint() -> None:
         assert hooks.broker.counted == [("Hooks", "payload_too_large")]
 
 
-def test_a_caller_that_goes_on_sending_still_gets_the_refusal(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        raw.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
-        for _ in range(50):
-            raw.send(b"x" * 20_000)
-        assert raw.answer().status == 413
-        assert raw.is_closed_by_peer()
+def test_a_caller_that_goes_on_sending_still_gets_the_refusal(raw: Raw) -> None:
+    raw.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    for _ in range(50):
+        raw.send(b"x" * 20_000)
+    assert raw.answer().status == 413
+    assert raw.is_closed_by_peer()
 
 
 @pytest.mark.parametrize(

@@ -26,32 +26,29 @@ def test_a_request_is_published_and_answered(hooks: Served) -> None:
 
 
 @pytest.mark.parametrize("etag_of_first", [True, False])
-def test_answers_without_a_body_keep_the_connection_too(hooks: Served, etag_of_first: bool) -> None:
-    with hooks.connect() as raw:
-        tag = raw.ask(get("/last"), "GET").headers["ETag"] if etag_of_first else '"x"'
-        answers = [
-            raw.ask(get("/last", f"If-None-Match: {tag}"), "GET"),
-            raw.ask(get("/last", method="HEAD"), "HEAD"),
-            raw.ask(get("/last", method="OPTIONS"), "OPTIONS"),
-            raw.ask(get("/last"), "GET"),
-        ]
-        assert [answer.status for answer in answers] == [304 if etag_of_first else 200, 200, 204, 200]
-        assert answers[1].headers["Content-Length"] == "4"
-        assert "Content-Length" not in answers[2].headers
-        assert answers[3].body == b"21.5"
+def test_answers_without_a_body_keep_the_connection_too(raw: Raw, etag_of_first: bool) -> None:
+    tag = raw.ask(get("/last"), "GET").headers["ETag"] if etag_of_first else '"x"'
+    answers = [
+        raw.ask(get("/last", f"If-None-Match: {tag}"), "GET"),
+        raw.ask(get("/last", method="HEAD"), "HEAD"),
+        raw.ask(get("/last", method="OPTIONS"), "OPTIONS"),
+        raw.ask(get("/last"), "GET"),
+    ]
+    assert [answer.status for answer in answers] == [304 if etag_of_first else 200, 200, 204, 200]
+    assert answers[1].headers["Content-Length"] == "4"
+    assert "Content-Length" not in answers[2].headers
+    assert answers[3].body == b"21.5"
 
 
-def test_options_of_the_port_as_a_whole_names_every_method(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        answer = raw.ask(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", "OPTIONS")
-        assert (answer.status, answer.headers["Allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, POST, PUT")
+def test_options_of_the_port_as_a_whole_names_every_method(raw: Raw) -> None:
+    answer = raw.ask(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", "OPTIONS")
+    assert (answer.status, answer.headers["Allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, POST, PUT")
 
 
-def test_pipelined_requests_are_answered_in_order(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        raw.send(b"".join([post(body=b"1"), get("/last"), get("/none"), post(body=b"2"), get("/last")]))
-        assert [raw.answer().status for _ in range(5)] == [200, 200, 404, 200, 200]
-        assert hooks.bodies == [b"1", b"2"]
+def test_pipelined_requests_are_answered_in_order(hooks: Served, raw: Raw) -> None:
+    raw.send(b"".join([post(body=b"1"), get("/last"), get("/none"), post(body=b"2"), get("/last")]))
+    assert [raw.answer().status for _ in range(5)] == [200, 200, 404, 200, 200]
+    assert hooks.bodies == [b"1", b"2"]
 
 
 def test_requests_behind_one_that_waits_are_answered_after_it(hooks: Served) -> None:
@@ -78,36 +75,33 @@ def test_requests_behind_one_that_waits_are_answered_after_it(hooks: Served) -> 
     ],
 )
 def test_the_caller_says_whether_the_connection_is_kept(
-    hooks: Served, version: str, connection: str | None, kept: bool
+    raw: Raw, version: str, connection: str | None, kept: bool
 ) -> None:
     lines = [f"GET /last HTTP/{version}", "Host: localhost", *([f"Connection: {connection}"] if connection else [])]
     request = "\r\n".join([*lines, "", ""]).encode()
-    with hooks.connect() as raw:
-        answer = raw.ask(request, "GET")
-        assert answer.status == 200
-        assert answer.version == (11 if version == "1.1" else 10)
-        if kept:
-            assert raw.ask(request, "GET").status == 200
-        else:
-            assert answer.headers["Connection"] == "close"
-            assert raw.is_closed_by_peer()
+    answer = raw.ask(request, "GET")
+    assert answer.status == 200
+    assert answer.version == (11 if version == "1.1" else 10)
+    if kept:
+        assert raw.ask(request, "GET").status == 200
+    else:
+        assert answer.headers["Connection"] == "close"
+        assert raw.is_closed_by_peer()
 
 
-def test_chunks_are_put_together(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        chunked = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        assert raw.ask(chunked + b"3\r\nabc\r\n2;note=x\r\nde\r\n0\r\nTrailer: x\r\n\r\n").status == 200
-        assert raw.ask(chunked + b"0\r\n\r\n").status == 200
-        assert raw.ask(chunked + b"2\r\nab\r\n" * 500 + b"0\r\n\r\n").status == 200  # as long as it may be
-        assert hooks.bodies == [b"abcde", b"{}", b"ab" * 500]
+def test_chunks_are_put_together(hooks: Served, raw: Raw) -> None:
+    chunked = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert raw.ask(chunked + b"3\r\nabc\r\n2;note=x\r\nde\r\n0\r\nTrailer: x\r\n\r\n").status == 200
+    assert raw.ask(chunked + b"0\r\n\r\n").status == 200
+    assert raw.ask(chunked + b"2\r\nab\r\n" * 500 + b"0\r\n\r\n").status == 200  # as long as it may be
+    assert hooks.bodies == [b"abcde", b"{}", b"ab" * 500]
 
 
-def test_expect_100_continue_is_answered_100(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
-        assert raw.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert raw.ask(b"abc").status == 200
-        assert hooks.bodies == [b"abc"]
+def test_expect_100_continue_is_answered_100(hooks: Served, raw: Raw) -> None:
+    raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+    assert raw.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert raw.ask(b"abc").status == 200
+    assert hooks.bodies == [b"abc"]
 
 
 def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
@@ -124,30 +118,27 @@ def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
         pytest.param(b"Host: localhost\r\nExpect: 100-continue\r\n", id="Expect without a body"),
     ],
 )
-def test_what_http_allows_is_read(hooks: Served, head: bytes) -> None:
-    with hooks.connect() as raw:
-        answer = raw.ask(b"POST /hook HTTP/1.1\r\n" + head + b"\r\n" + b"abc" * (b"LengtH" in head))
-        assert (answer.status, hooks.bodies) == (200, [b"abc" if b"LengtH" in head else b"{}"])
+def test_what_http_allows_is_read(hooks: Served, raw: Raw, head: bytes) -> None:
+    answer = raw.ask(b"POST /hook HTTP/1.1\r\n" + head + b"\r\n" + b"abc" * (b"LengtH" in head))
+    assert (answer.status, hooks.bodies) == (200, [b"abc" if b"LengtH" in head else b"{}"])
 
 
 @pytest.mark.parametrize(
     "framing", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
 )
-def test_an_upgrade_is_not_taken_and_the_body_is_read(hooks: Served, framing: bytes) -> None:
+def test_an_upgrade_is_not_taken_and_the_body_is_read(hooks: Served, raw: Raw, framing: bytes) -> None:
     """Some clients offer HTTP/2 with their first request (RFC 9110 section 7.8)."""
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
-    with hooks.connect() as raw:
-        for _ in range(2):
-            assert raw.ask(b"POST /hook HTTP/1.1\r\nHost: x\r\n" + offer + framing).status == 200
-        assert hooks.bodies == [b"abc"] * 2
+    for _ in range(2):
+        assert raw.ask(b"POST /hook HTTP/1.1\r\nHost: x\r\n" + offer + framing).status == 200
+    assert hooks.bodies == [b"abc"] * 2
 
 
 @pytest.mark.parametrize("method", ["BREW", "PATCH", "M-SEARCH", "CONNECT"])
-def test_a_method_that_no_endpoint_takes_is_answered_like_others(hooks: Served, method: str) -> None:
-    with hooks.connect() as raw:
-        answer = raw.ask(get("/hook", method=method))
-        assert (answer.status, error_code_of(answer)) == (405, "method_not_allowed")
-        assert raw.ask(post()).status == 200  # the connection lives on
+def test_a_method_that_no_endpoint_takes_is_answered_like_others(raw: Raw, method: str) -> None:
+    answer = raw.ask(get("/hook", method=method))
+    assert (answer.status, error_code_of(answer)) == (405, "method_not_allowed")
+    assert raw.ask(post()).status == 200  # the connection lives on
 
 
 def test_a_path_may_come_as_it_is_and_names_with_underscores_are_their_own() -> None:
@@ -196,12 +187,11 @@ def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
         assert first.answer().status == 200
 
 
-def test_a_caller_may_close_its_side_after_its_request(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        raw.send(post())
-        raw.sock.shutdown(1)
-        assert raw.answer().status == 200
-        assert raw.is_closed_by_peer()
+def test_a_caller_may_close_its_side_after_its_request(raw: Raw) -> None:
+    raw.send(post())
+    raw.sock.shutdown(1)
+    assert raw.answer().status == 200
+    assert raw.is_closed_by_peer()
 
 
 def test_many_callers_at_once_lose_nothing_and_repeat_nothing(hooks: Served) -> None:
@@ -229,10 +219,9 @@ def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: 
         assert raw.ask(post()).status == 500  # the connection lives on
 
 
-def test_an_application_that_fails_while_waiting_is_answered_too(hooks: Served) -> None:
-    with hooks.connect() as raw:
-        hooks.broker.outcomes.append(ZeroDivisionError())
-        answer = raw.ask(post("/ask"))
-        assert (answer.status, error_code_of(answer)) == (500, "internal_error")
-        assert hooks.broker.counted == [("Hooks", "internal_error")]
-        assert raw.ask(post()).status == 200
+def test_an_application_that_fails_while_waiting_is_answered_too(hooks: Served, raw: Raw) -> None:
+    hooks.broker.outcomes.append(ZeroDivisionError())
+    answer = raw.ask(post("/ask"))
+    assert (answer.status, error_code_of(answer)) == (500, "internal_error")
+    assert hooks.broker.counted == [("Hooks", "internal_error")]
+    assert raw.ask(post()).status == 200
