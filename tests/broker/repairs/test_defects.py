@@ -17,7 +17,7 @@ import pytest
 from amqtt.broker import Broker
 from amqtt.events import BrokerEvents
 from amqtt.mqtt.publish import PublishPacket
-from amqtt.plugins.base import BasePlugin, BaseTopicPlugin
+from amqtt.plugins.base import BasePlugin
 from amqtt.plugins.topic_checking import TopicAccessControlListPlugin
 from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
@@ -70,15 +70,6 @@ class Lists(TopicAccessControlListPlugin):
         )
 
 
-class Failing(BaseTopicPlugin):
-    """A topic plugin that fails for one topic."""
-
-    async def topic_filtering(self, *, topic: str | None = None, **_: Any) -> bool:
-        if topic == "in/failing":
-            raise ValueError("no database")
-        return True
-
-
 class Broken(BasePlugin[Any]):
     """A plugin that cannot start."""
 
@@ -119,14 +110,9 @@ def running(
     web: bool = False,
     mend: Callable[[Broker], None] = repairs.mend,
 ) -> Iterator[Host]:
-    """Run a broker without the bridge, with `Passwords` and other plugins.
+    """Run a broker without the bridge, with `Passwords` and plugins that are classes of this module, or named by paths.
 
-    Args:
-        mended: Whether to apply `mend`.
-        plugins: Names of classes of this module, or paths of others.
-        bind: Address of the listener.
-        stop: Whether to shut the broker down at the end.
-        mend: The repairs.
+    It is not shut down at the end unless it is to `stop`.
     """
     listeners = {"default": {"type": "tcp", "bind": bind}}
     if web:
@@ -177,7 +163,7 @@ def is_closed(sock: socket.socket, seconds: float) -> bool:
 def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
     """Publish a last message; return whether the listener was sent all payloads, in order, before it."""
     bob = user(host, "bob")
-    bob.send(publish_packet("in/x", b"later"))
+    bob.send(publish_packet("in/all", b"later"))
     eventually(lambda: b"later" in listener.payloads, "a later message is not sent")
     bob.close()
     return listener.payloads == [*payloads, b"later"]
@@ -263,10 +249,10 @@ def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool
 
 def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> None:
     payloads = numbered(100)
-    with running(mended, "Failing") as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
+    with running(mended, RIGHTS) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = user(host, "ann")
-        ann.send(packets(payloads[:50]) + packets([b"lost"], topic="in/failing") + subscribe_packet("in/failing"))
-        ann.send(packets(payloads[50:]))
+        lost = packets([b"lost"], topic="in/broken") + subscribe_packet("in/broken")
+        ann.send(packets(payloads[:50], topic="in/all") + lost + packets(payloads[50:], topic="in/all"))
         await_answers(ann, PUBACK, 101)
         if mended:
             listener.await_messages(payloads)
