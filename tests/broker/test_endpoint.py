@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import PrivateEndpoint
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.lot.model import EventName, Publication
@@ -34,8 +32,6 @@ from amqtt_rest_bridge.mqtt.private import (
 )
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.store import Spool
-from amqtt_rest_bridge.times import LONGEST_LULL
-from tests.support.waiting import SECONDS
 
 A, B = ("Route", "A"), ("Route", "B")
 KEPT = "100 1000 0 1.0"
@@ -346,25 +342,6 @@ async def test_the_bridge_publishes_and_is_acknowledged_once_the_broker_has_it(r
     rig.publisher.waiting.pop()()
     assert isinstance(await publishing, Acknowledged)
     assert rig.publisher.published == [(Publication("out", b"1", qos=2), 3, True)]
-
-
-@with_endpoint()
-async def test_packets_are_written_together_in_a_lull_of_the_loop_or_after_some_milliseconds(rig: Rig) -> None:
-    sent: list[bytes] = []
-    transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
-    connection = BridgeConnection(rig.endpoint)
-    connection.connection_made(cast("asyncio.Transport", transport))
-    end = time.monotonic() + LONGEST_LULL / 2
-    for packet in (b"1", b"2", b"3"):
-        connection.write(packet)
-        time.sleep(0.0002)  # it is busy
-        await asyncio.sleep(0)
-    assert sent == [] or time.monotonic() > end
-    async with asyncio.timeout(SECONDS):
-        while b"".join(sent) != b"123":
-            time.sleep(0.0002)
-            await asyncio.sleep(0)
-    rig.endpoint.connection_ended(connection)
 
 
 @with_endpoint()

@@ -240,24 +240,3 @@ def test_a_lossless_route_refuses_what_has_no_room_in_bytes_and_what_is_too_larg
         assert b"OVERLOAD_BYTES of 1 KiB have no room for a payload of 1 byte" in client.message()[1]
         assert b"payload_too_large" in client.message()[1]
         assert on_disk(spool) == 1
-
-
-def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(spool: Path) -> None:
-    port = free_port()
-    with hosting(route(port), spool=str(spool)) as host:
-        client, lossless = host.client("out"), host.plugin._lossless
-        client.publish("in/x", b"kept")
-        assert lossless is not None
-        connection = lossless._spool._connection
-
-        async def fill() -> None:
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {pages}")
-
-        host.wait(fill())
-        client.publish("in/x", b"x" * 100_000)
-        assert b"could not be written to the spool" in client.message()[1]
-        assert lossless.refusing is not None
-        assert lossless.rows == {"L": 1}
-    with recording(port) as target, hosting(route(port), spool=str(spool)):
-        assert target.request().body == b"kept"

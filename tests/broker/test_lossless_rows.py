@@ -234,6 +234,17 @@ def test_a_full_route_takes_a_message_again_when_a_call_has_ended(begin: Begin) 
     assert rig.queue.payloads == [b"1", b"2", b"4"]
 
 
+def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(begin: Begin, spool: Path) -> None:
+    rig = begin()
+    rig.publish(b"kept")
+    pages = rig.spool._connection.execute("PRAGMA page_count").fetchone()[0]
+    rig.spool._connection.execute(f"PRAGMA max_page_count = {pages}")
+    while not rig.queue.refused:
+        rig.publish(b"x" * 1500)
+    assert rig.refusing is not None
+    assert rig.rows == {"R": on_disk(spool)} == {"R": len(rig.queue.keys)}
+
+
 # The ACL.
 
 
