@@ -387,7 +387,11 @@ class Leases:
                     self.surplus_slots.add(int(slot))
 
     def _receive_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
-        """Take a lease that the broker has sent, this worker's own ones included."""
+        """Take a lease that the broker has sent, this worker's own ones included.
+
+        A lease with a higher term is a change of hands. The known lease, again, only changes its times. Any other
+        lease is older than the known one, or has the same term and another holder.
+        """
         known, slot.has_come = slot.lease, True
         if known is None or lease.term >= known.term:
             slot.is_granted = False
