@@ -71,19 +71,16 @@ def test_a_hostile_definition_is_answered_and_changes_nothing(editor: Tool, argu
     assert "success" not in answer.lower()
     envelope = editor.call(f"-addRoute {arguments}")
     assert (envelope["success"], envelope["command"]) == (False, "AddRoute")
-    assert 1 <= len(envelope["errors"]) <= 200
+    errors = envelope["errors"]
+    assert errors
+    assert (len(errors) == 200) is (arguments.count("NONSENSE") > 200)
+    assert len(errors) < 200 or errors[-1]["message"].endswith("more faults are not listed")
 
 
 @pytest.mark.parametrize("name", ["../routes", "..", "a b", "", "\x00", "*", "routes.lot/../FromFile"])
 def test_a_hostile_name_removes_nothing(editor: Tool, name: str) -> None:
     answer = editor.command(f"-removeRoute {name}")
     assert "not found" in answer or answer.startswith("Error: -removeRoute")
-
-
-def test_ten_thousand_faults_are_counted(editor: Tool) -> None:
-    errors = editor.call(f"-addRoute {ROUTE}{' WITH NONSENSE 1' * 10_000}")["errors"]
-    assert len(errors) == 200
-    assert errors[-1]["message"].endswith("more faults are not listed")
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])

@@ -222,7 +222,7 @@ def test_files_outside_of_the_workspace_and_unknown_ones_are_answered(client: Ls
     assert [one for one in client.notified if one["method"] != "textDocument/publishDiagnostics"] == []
 
 
-def test_columns_count_what_the_editor_asks_for(tmp_path: Path) -> None:
+def test_without_a_workspace_a_text_is_read_and_columns_count_what_the_editor_asks_for() -> None:
     client = LspClient(None, general={"positionEncodings": ["utf-8", "utf-16"]})
     assert client.capabilities["positionEncoding"] == "utf-8"
     (found,) = client.open("untitled:a", BASIC.replace("WITH METHOD", "/* \U0001f600 */ WITH METOD"))
