@@ -487,8 +487,8 @@ def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -
     assert "2020" in page.evaluate(f"({update}, document.querySelector('[data-route=Alarms] [data-error]').innerText)")
 
 
-def test_the_runs_of_all_routes_are_a_page_with_filters(either: doors.Host) -> None:
-    admin = admin_of(either)
+def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
+    admin = admin_of(host)
     every = html.unescape(admin.get("/runs").text).replace("<wbr>", "")
     assert 'class="what">Alarms: alarms/' in every
     assert 'class="what">Orders: orders/bad' in every
@@ -505,8 +505,8 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(either: doors.Host) -> N
     assert "topic " in admin.get("/runs?topic=a%23").text
 
 
-def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(either: doors.Host) -> None:
-    admin = admin_of(either)
+def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: Host) -> None:
+    admin = admin_of(host)
     for path, message in (("/no", "There is nothing here"), ("/runs/no", "no longer known"), ("/routes/n", "no route")):
         page = admin.get(path, Accept="text/html,*/*;q=0.8", Accept_Encoding="gzip")
         assert (page.status, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
@@ -517,13 +517,13 @@ def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(either:
     assert admin.get("/api/runs/no", Accept="text/html").json["error"]["code"] == "not_found"
 
 
-def test_it_reads_without_javascript(either: doors.Host, page: Page) -> None:
+def test_it_reads_without_javascript(host: Host, page: Page) -> None:
     page.disable_scripts()
-    page.open(url(either))
+    page.open(url(host))
     assert page.text("[data-summary]").startswith("3 routes: ")
     assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
     assert "Without JavaScript" in page.text("noscript")
-    page.open(url(either, "/routes/Orders"))
+    page.open(url(host, "/routes/Orders"))
     assert "404 http_status" in page.text("[data-runs]")
 
 
@@ -548,19 +548,19 @@ def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(p
             running.stop()
 
 
-def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(either: doors.Host) -> None:
-    text = html.unescape(admin_of(either).get("/routes/Alarms").text)
+def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/routes/Alarms").text)
     assert "hush-hush" not in text
     assert 'WITH PASSWORD "***"' in text
     assert 'ADD "X-Api-Key" "***"' in text
     assert 'ADD "X-Text" "*** again"' in text
-    raw = admin_of(either).get("/routes/Alarms").text
+    raw = admin_of(host).get("/routes/Alarms").text
     assert "<img" not in raw
     assert raw.count("<script") == 2
 
 
-def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(either: doors.Host) -> None:
-    admin = admin_of(either)
+def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
+    admin = admin_of(host)
     pages = ("/", "/routes/Orders", "/flow", "/playground")
     for path in (*pages, "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
         found = admin.get(path)
@@ -587,9 +587,9 @@ def test_a_browser_keeps_what_pages_share_as_long_as_it_is_the_same_and_nothing_
         assert kept.body == other.body == asked.body
 
 
-def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(either: doors.Host) -> None:
-    text = html.unescape(admin_of(either).get("/flow").text)
-    for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{either.http_port}/hook", "Intake", "received"):
+def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/flow").text)
+    for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{host.http_port}/hook", "Intake", "received"):
         assert f"<title>{name}" in text
     assert text.count('class="edge way"') == 3 + 2 + 2, "and no legend for one kind"
 
