@@ -2,8 +2,8 @@
 
 `server` has accepted the connection, and its port gives the connection a turn for each request; the application answers
 it. The memory of a connection is bounded, even if its peer sends without end or reads nothing: it holds one request,
-and the bytes of one read that are not parsed. The next request is parsed once the last answer is in the system's
-buffers.
+a small head of the request before, and the bytes of one read that are not parsed. The next request is parsed once the
+last answer is in the system's buffers.
 
 llhttp (httptools) parses header fields and chunks, and refuses invalid HTTP. `read_head` reads the request line, since
 llhttp knows only some methods and targets, checks Host, and refuses requests that two servers could read differently.
