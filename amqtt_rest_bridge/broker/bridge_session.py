@@ -190,10 +190,14 @@ class BridgeSession:
         self._write(packet_id, entry)
 
     def _write(self, packet_id: int | None, entry: Entry) -> None:
+        """Write a message to the connection, with QoS 0 if there is no packet id.
+
+        A message on disk is read first; one that cannot be read is left out.
+        """
         message, connection = entry.message, self.connection
         if message is None and entry.key is not None and self._lossless is not None:
             kept = self._lossless.read(entry.key)
-            if kept is None:  # it cannot be read
+            if kept is None:
                 self.in_flight.pop(packet_id or 0, None)
                 self._keys_in_flight.discard(entry.key)
                 return

@@ -326,20 +326,12 @@ class PrivateEndpoint:
             session.forget(subscription)
 
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
-        """Queue a publication of the bridge, which is acknowledged after its turn; or note that the bridge is ready."""
-        packet_id = packet.packet_id or 0
-        acknowledgement = packets.acknowledgement(standard.PUBACK, packet_id)
+        """Queue a publication of the bridge, which is acknowledged after its turn."""
+        acknowledgement = packets.acknowledgement(standard.PUBACK, packet.packet_id or 0)
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
         # A result of a route has no OWN, and may have any topic that a caller has chosen: this one too.
         if packet.topic == READY_TOPIC and OWN in user:
-            events = {(route, event) for route, event in json.decode(packet.payload)}
-            for subscription in list(self._by_key.values()):
-                if subscription.name is not None and subscription.name not in events:  # of an earlier bridge
-                    self._unsubscribe(subscription.session, subscription.key)
-            self._ready_session = connection.session
-            self.ready.set()
-            if self._lossless is not None:
-                self._lossless.bridge_is_ready()
+            self._note_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
             connection.write(acknowledgement)
             return
         qos = user.get(QOS)
@@ -356,6 +348,16 @@ class PrivateEndpoint:
             connection.resume()
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
+
+    def _note_ready(self, connection: BridgeConnection, events: set[EventName]) -> None:
+        """Note that the bridge has subscribed for all its events. Those of an earlier bridge end."""
+        for subscription in list(self._by_key.values()):
+            if subscription.name is not None and subscription.name not in events:
+                self._unsubscribe(subscription.session, subscription.key)
+        self._ready_session = connection.session
+        self.ready.set()
+        if self._lossless is not None:
+            self._lossless.bridge_is_ready()
 
     # Messages on their way to sessions.
 
