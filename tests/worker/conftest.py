@@ -1,8 +1,6 @@
 """Leaves out the tests of workers where their broker is not installed, and says so."""
 
-import contextlib
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,18 +45,3 @@ def target() -> Iterator[Target]:
     """A server that answers each request with its body."""
     with Target(echo) as server:
         yield server
-
-
-@pytest.fixture
-def mosquitto_tls(tmp_path: Path) -> Iterator[Callable[[str], Mosquitto]]:
-    """What starts a mosquitto with another configuration, and a user `bridge` with the password `s3cret`."""
-    with contextlib.ExitStack() as running:
-
-        def start(configuration: str) -> Mosquitto:
-            broker = Mosquitto(tmp_path, configuration=configuration)
-            passwords = broker.folder / "passwords"
-            passwords.touch()
-            subprocess.run(["mosquitto_passwd", "-b", str(passwords), "bridge", "s3cret"], check=True)
-            return running.enter_context(broker)
-
-        yield start

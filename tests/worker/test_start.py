@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.support.embedded_broker import plain_broker
 from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target
 from tests.worker.mosquitto import Mosquitto
 from tests.worker.test_rolling_http import server_route
-from tests.worker.workers import LOSSLESS, Group, client_route
+from tests.worker.workers import Group, client_route
 
 NO_SHARED = bytes.fromhex("2005 0000 022A 00")
 NO_IDENTIFIERS = bytes.fromhex("2005 0000 0229 00")
@@ -117,11 +117,6 @@ def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path
     assert len(faults) == 7
 
 
-def test_options_win_over_the_file(tmp_path: Path) -> None:
-    (tmp_path / "a.lot").write_text(client_route("Safe", 1, "in", config=LOSSLESS))
-    assert run(tmp_path, "--slots", "3", "--slot", "2", "--check", slot=7).stdout.splitlines()[-1] == "ok"
-
-
 def test_a_worker_tells_replies_apart_without_a_topic_for_each(tmp_path: Path) -> None:
     (tmp_path / "a.lot").write_text("""
 DEFINE ROUTE Ask WITH TYPE REST_API
@@ -202,6 +197,17 @@ user {{user}}
 """
 
 
+@pytest.fixture(scope="module")
+def tls_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    """A mosquitto with TLS, and a user `bridge` with the password `s3cret`."""
+    broker = Mosquitto(tmp_path_factory.mktemp("tls"), configuration=TLS)
+    passwords = broker.folder / "passwords"
+    passwords.touch()
+    subprocess.run(["mosquitto_passwd", "-b", str(passwords), "bridge", "s3cret"], check=True)
+    with broker:
+        yield broker
+
+
 @pytest.mark.mosquitto
 @pytest.mark.parametrize(
     ("change", "wrong"),
@@ -212,16 +218,15 @@ user {{user}}
     ],
 )
 def test_tls_certificate_and_password(
-    tmp_path: Path, change: dict[str, None], wrong: str | None, mosquitto_tls: Callable[[str], Mosquitto]
+    tmp_path: Path, change: dict[str, None], wrong: str | None, tls_broker: Mosquitto
 ) -> None:
-    broker = mosquitto_tls(TLS)
     (tmp_path / "password").write_text("s3cret\n")
     settings: dict[str, Any] = {
-        "broker": f"mqtts://bridge@localhost:{broker.port}", "ca_file": AUTHORITY, "secrets_dir": str(tmp_path),
+        "broker": f"mqtts://bridge@localhost:{tls_broker.port}", "ca_file": AUTHORITY, "secrets_dir": str(tmp_path),
         "cert_file": str(CERTIFICATES / "client.pem"), "key_file": str(CERTIFICATES / "client.pem"),
         "password_secret": "password", **change,
     }  # fmt: skip
-    with Group(tmp_path, broker) as group:
+    with Group(tmp_path, tls_broker) as group:
         group.routes(client_route("Echo", 9, "in"))
         worker = group.start(**settings)
         if wrong is None:
@@ -235,14 +240,13 @@ def test_tls_certificate_and_password(
 
 @pytest.mark.mosquitto
 def test_status_and_replay_use_tls_files_and_the_password_of_the_environment(
-    tmp_path: Path, mosquitto_tls: Callable[[str], Mosquitto], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tls_broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = mosquitto_tls(TLS)
     monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", "s3cret")
     failure = {"source_topic": "in", "payload": "x", "payload_encoding": "utf-8"}
     (tmp_path / "failures.jsonl").write_text(json.dumps(failure))
     client = str(CERTIFICATES / "client.pem")
-    address = ["--broker", f"mqtts://bridge@localhost:{broker.port}", "--ca-file", AUTHORITY]
+    address = ["--broker", f"mqtts://bridge@localhost:{tls_broker.port}", "--ca-file", AUTHORITY]
     own = ["--cert-file", client, "--key-file", client]
 
     def ended(*arguments: str) -> "subprocess.CompletedProcess[str]":
