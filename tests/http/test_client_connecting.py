@@ -7,8 +7,8 @@ from time import monotonic
 import pytest
 
 from amqtt_rest_bridge.errors import FailureCode
-from tests.http.clients import client_of, failure_of, get
-from tests.support.http_target import Peer, Script, Target, closing, echo, reply
+from tests.http.clients import client_of, failure_of
+from tests.support.http_target import Peer, Script, Target, closing, reply
 
 
 def test_refused_connection_says_so_and_that_nothing_was_sent(unused_port: int) -> None:
@@ -30,11 +30,6 @@ def test_next_address_of_a_name_is_tried_and_the_good_one_remembered() -> None:
         with client_of(f"http://two.test:{target.port}", addresses=addresses) as client:
             assert [client.ask().status for _ in range(3)] == [200] * 3
         assert len(target.requests) == 3
-
-
-def test_system_resolver_knows_localhost() -> None:
-    with Target(echo) as target:
-        assert get(f"http://localhost:{target.port}").status == 200
 
 
 def never_answers(peer: Peer) -> None:
