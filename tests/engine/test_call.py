@@ -131,6 +131,24 @@ def test_a_result_that_the_broker_refuses_is_an_error_of_its_route_and_releases_
     assert rig.statistics.status(0.0)["last_error"]["code"] == "not_published"
 
 
+def test_a_message_ends_after_eight_routes_and_its_failure_begins_no_chain_again(rigs: Rigs) -> None:
+    rig, source = rigs(), Source()
+    rig.offer(hops=7)
+    rig.reply()
+    assert [(publication.topic, hops, route) for publication, hops, route in rig.broker.published] == [("out", 8, "R")]
+    rig.broker.published.clear()
+    rig.offer(hops=8, delivery=source)
+    assert (rig.waiting, rig.published, rig.statistics.refused, source.state) == ([], [], 1, "acknowledged")
+
+
+def test_a_large_payload_that_was_released_is_sent_again_in_the_same_request(rigs: Rigs) -> None:
+    rig = rigs(text(method="PUT"), max_body_bytes=1 << 20)
+    rig.offer(b"x" * 200_000)
+    rig.reply(503)
+    rig.advance(1)
+    assert rig.bodies == [b"x" * 200_000] * 2
+
+
 def test_a_large_payload_stays_where_its_failure_needs_it(rigs: Rigs) -> None:
     rig = rigs(text("WITH FAILURE_PAYLOAD true", body="", config="WITH RETRIES 0"))
     rig.offer(b"x" * 200_000)

@@ -148,6 +148,15 @@ def test_a_lossless_call_claims_its_key_by_the_definition_in_use(rigs: Rigs) -> 
     assert len(rig.waiting) == 2
 
 
+def test_a_burst_of_one_key_is_sent_once_and_takes_one_turn(rigs: Rigs) -> None:
+    rig = rigs(text(DEDUPED, route='WITH RATE_LIMIT "10/s"'), workers=3, answers=True)
+    offer(rig, *"a" * 100)
+    offer(rig, "b")
+    rig.advance(60)
+    assert rig.times == [0, 0.1]
+    assert (rig.statistics.skipped, rig.statistics.admission.outstanding) == (99, 0)
+
+
 # SCHEMA_FILE, WHEN, RETRY_ON, FAILURE_PAYLOAD.
 
 

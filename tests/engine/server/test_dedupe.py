@@ -47,6 +47,15 @@ def test_one_that_waits_too_long_is_refused_and_publishes_nothing() -> None:
     assert (len(made.published), made.clock.now) == (3, 21)
 
 
+def test_a_reply_is_kept_with_its_headers_and_a_large_one_is_replaced() -> None:
+    made = hooks(reply="answers")
+    for reply, again in ((b"\xff", b"\xff"), (b"x" * 70_000, b'{"status": "duplicate"}')):
+        made.broker.on_wait = lambda _, reply=reply: reply  # type: ignore[misc]  # its type is plain
+        first, second = (made.ask("POST", "/hook", "1", Webhook_Id=str(len(reply))) for _ in range(2))
+        assert (first.content, second.content) == (reply, again)
+    assert len(made.published) == 2
+
+
 def test_the_key_is_known_for_its_time() -> None:
     made = hooks(dedupe_for=60)
     for seconds in (0, 59, 1.1):

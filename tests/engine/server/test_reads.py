@@ -388,7 +388,12 @@ def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
     result = made.ask("GET", "/stream")
     assert (result.status_code, error_code(result)) == (503, "overloaded")
     assert result.headers["retry-after"]
-    readers.pop().stream.close()
+    statistics = made.broker.statistics.statistics["Hooks"]
+    assert made.mode.reads.readers["Hooks"] == statistics.readers == MOST_STREAMS
+    reader = readers.pop()
+    assert (reader.read(), reader.read()) == ([], [])  # it waits for a message
+    reader.stream.close()
+    assert statistics.readers == MOST_STREAMS - 1
     Reader(made)
 
 
