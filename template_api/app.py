@@ -78,7 +78,7 @@ def create_app(
         **pages.resources(),
     }
     cross_origin: Any = falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)
-    app = falcon.App(middleware=[Requests(access_log), cross_origin])
+    app = falcon.App(middleware=[RequestMiddleware(access_log), cross_origin])
     for path, resource in resources.items():
         app.add_route(path, resource)
 
@@ -240,7 +240,7 @@ def _members(summary: Summary, base_url: str) -> dict[str, Any]:
     return members
 
 
-class Requests:
+class RequestMiddleware:
     """Name the id of each request in its response, and write one line of JSON for it where there is a logger.
 
     The line holds time, request_id, client, method, path, query, status, bytes and milliseconds, never a body.

@@ -43,9 +43,9 @@ _YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 class Asked(NamedTuple):
-    """What a request asks for: which templates, and what it named that has no meaning here.
+    """What a request asks for: `wanted` templates, `ignored` names that have no meaning here, and what is shown.
 
-    They are shown with `meta` beside them, with a snippet each, with only some members of each.
+    That is `meta` beside the results, a snippet in each (`highlight`), and only some members of each (`fields`).
     """
 
     wanted: TemplateQuery

@@ -8,7 +8,7 @@ Blocks on the database.
 from sqlmodel import Session, col, select
 
 from template_api.library.database import mark_changed
-from template_api.library.models import FILTERS, FacetRow, TemplateRow, id_from_slug, names, objects
+from template_api.library.models import FILTERS, FacetRow, TemplateRow, classifier_names, classifiers_of, slug_id
 from template_api.records import FreeForm
 from template_api.sources.members import NamedSource
 
@@ -40,17 +40,17 @@ class Classifiers:
         facet = FacetRow.facet == f"{FILTERS[kind]}:{source.slug}"
         with_it = col(TemplateRow.id).in_(select(FacetRow.template_id).where(facet))
         facets = self._session.exec(select(TemplateRow.facets).where(with_it).limit(1)).first()
-        held = objects(facets, kind) if facets else ()
+        held = classifiers_of(facets, kind) if facets else ()
         known = next((one for one in held if one["slug"].lower() == source.slug), None)
         if known is None and source.id and self._is_taken(kind, source.id):
             raise ValueError(f"{kind} {source.slug!r} has the id of another one")
-        id_ = known["id"] if known else source.id or id_from_slug(f"{_PLURALS.get(kind, kind)}/{source.slug}")
+        id_ = known["id"] if known else source.id or slug_id(f"{_PLURALS.get(kind, kind)}/{source.slug}")
         named = {"id": id_, "name": source.name, "slug": source.slug}
         # A source that is a plain name leaves the further members as they are.
         classifier = {**(known or {}), **named} if source.members is None else {**named, **source.members}
         if known and known != classifier:
             for row in self._session.exec(select(TemplateRow).where(with_it)).all():
-                keywords = row.labels.removeprefix(names(row.facets)).strip()
+                keywords = row.labels.removeprefix(classifier_names(row.facets)).strip()
                 before = row.facets[kind]
                 several = isinstance(before, list)
                 after = [classifier if one["id"] == id_ else one for one in before] if several else classifier

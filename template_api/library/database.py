@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_ur
 from sqlmodel import Session, col, select
 
 from template_api.errors import DatabaseUnavailableError, StartError
-from template_api.library.models import SCHEMA_VERSION, FacetRow, LibraryRow, Table, TemplateRow, found_by, now_text
+from template_api.library.models import SCHEMA_VERSION, FacetRow, LibraryRow, Table, TemplateRow, facet_keys, now_text
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
@@ -34,7 +34,7 @@ def opened(url: str) -> Iterator[Engine]:
     engine = connected(url)
     try:
         with writing(engine) as session:
-            bring_up(session)
+            prepare_tables(session)
             session.commit()
         yield engine
     finally:
@@ -141,7 +141,7 @@ def require_database(url: str) -> None:
         )
 
 
-def bring_up(session: Session) -> None:
+def prepare_tables(session: Session) -> None:
     """Make the tables where there are none, or upgrade them; raise `StartError` for those of a newer version."""
     connection = session.connection()
     if connection.dialect.name == "postgresql":
@@ -173,9 +173,9 @@ def next_version(session: Session) -> int:
 
 
 def _upgrade(session: Session) -> None:
-    """Make what an older database lacks, and fill it; so a column that is new must be one that may be NULL.
+    """Add the tables and columns that an older database lacks, and fill them. New columns must allow NULL.
 
-    What only older versions used stays, unread, but for the tables that would keep templates from being deleted.
+    What only older versions used stays, but for two tables whose references would keep templates from being deleted.
     """
     connection = session.connection()
     for name in ("template_tags", "template_routes"):
@@ -200,7 +200,8 @@ def _upgrade(session: Session) -> None:
             row.updated_at = row.updated_at or now_text()
             if row.prepared is None:
                 row.prepare()
-            session.add_all(FacetRow(facet=facet, template_id=row.id) for facet in found_by(row.facets, row.difficulty))
+            keys = facet_keys(row.facets, row.difficulty)
+            session.add_all(FacetRow(facet=key, template_id=row.id) for key in keys)
         last = rows[-1].id
         session.flush()
         session.expunge_all()

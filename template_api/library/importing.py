@@ -22,8 +22,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete, insert, select
 
 from template_api.library.classifiers import Classifiers
-from template_api.library.database import bring_up, connected, is_missing, mark_changed, next_version, writing
-from template_api.library.models import FacetRow, LibraryRow, NotebookRow, TemplateRow, found_by, id_from_slug, now_text
+from template_api.library.database import connected, is_missing, mark_changed, next_version, prepare_tables, writing
+from template_api.library.models import FacetRow, LibraryRow, NotebookRow, TemplateRow, facet_keys, now_text, slug_id
 from template_api.records import Status
 from template_api.sources.reading import Reading, noting, read_templates
 from template_api.sources.synonyms import read_synonyms
@@ -94,7 +94,7 @@ def import_templates(
         if not dry_run:
             stack.enter_context(_import_lock(engine))
         session = stack.enter_context(writing(engine))
-        bring_up(session)
+        prepare_tables(session)
         if engine.dialect.name == "postgresql":
             # Saves a disk flush for each template. A crash may lose the last ones; the next import adds them again.
             session.connection().exec_driver_sql("SET synchronous_commit TO off")
@@ -209,7 +209,7 @@ class _Import:
 
     def _import_template(self, source: TemplateSource, where: str) -> Outcome:
         """Store a template that has changed; raise `ValueError` if another one has its slug or id."""
-        id_ = source.id or self._id_of_slug.get(source.slug) or id_from_slug(source.slug or "")
+        id_ = source.id or self._id_of_slug.get(source.slug) or slug_id(source.slug or "")
         identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
         for kind, name in identities:  # a second template with a slug or id would replace the first one
             if (kind, name) in self._places:
@@ -251,7 +251,7 @@ class _Import:
         session.add(row)
         session.flush()
         session.exec(delete(FacetRow).where(col(FacetRow.template_id) == id_))
-        if found := found_by(facets, row.difficulty):
+        if found := facet_keys(facets, row.difficulty):
             session.execute(insert(FacetRow), [{"facet": facet, "template_id": id_} for facet in found])
         self._store_notebooks(source, id_)
         return Outcome.ADDED if known is None else Outcome.CHANGED

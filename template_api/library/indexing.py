@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlmodel import col
 
-from template_api.library.models import FILTERS, Deletion, LibraryRow, TemplateRow, columns, found_by, objects
+from template_api.library.models import FILTERS, Deletion, LibraryRow, TemplateRow, classifiers_of, columns, facet_keys
 from template_api.ranking import Document, Prepared, Ranking, SearchIndex, Synonyms
 from template_api.records import FreeForm, Status, SynonymRule
 from template_api.sources.synonyms import shipped_synonyms
@@ -66,7 +66,7 @@ class Indexer:
         self.edition = 0
         self.objects: dict[str, FreeForm] = {}
 
-    def work(self) -> bool:
+    def index_changes(self) -> bool:
         """Bring the oldest changes that the index lacks into it; return whether more are left."""
         with self._engine.connect() as connection:
             version, rules = connection.execute(_LIBRARY).one()
@@ -85,10 +85,10 @@ class Indexer:
                 self._index.remove(row.id)
                 continue
             texts = msgspec.json.decode(row.prepared, type=Prepared)
-            facets = tuple(found_by(row.facets, row.difficulty))
+            facets = tuple(facet_keys(row.facets, row.difficulty))
             self._index.put(Document(row.id, texts, row.published_at, facets, row.updated_at))
             for member, name in FILTERS.items():
-                self.objects.update({f"{name}:{one['id']}": one for one in objects(row.facets, member)})
+                self.objects.update({f"{name}:{one['id']}": one for one in classifiers_of(row.facets, member)})
         log.debug("%d templates put", len(rows))
         self._version = rows[-1].changed if len(rows) == self._rows else version
         is_behind = bool(self._version < version)

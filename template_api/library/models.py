@@ -18,13 +18,12 @@ SCHEMA_VERSION: Final = 7
 FILTERS: Final = {
     "tags": "tag_ids", "routes": "route_ids", "category": "category_id", "broker_version": "broker_version_ids",
 }  # fmt: skip
-"""What templates are classified by: the member of `TemplateRow.facets`, and the name of the filter."""
-_NAMESPACE: Final = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
-"""Of ids that are made from slugs (UUIDv5), so that they are the same in every database."""
+"""The kinds of classifiers, which are the members of `TemplateRow.facets`, and the name of the filter of each."""
+_NAMESPACE: Final = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")  # of UUIDv5s: the same in each database
 _UUID = 36
 
 
-def id_from_slug(slug: str) -> str:
+def slug_id(slug: str) -> str:
     """Return the id of a template that has none of its own, by its slug; of a classifier by `kind/slug`."""
     return str(uuid.uuid5(_NAMESPACE, slug))
 
@@ -48,11 +47,11 @@ class Table(SQLModel):
 class TemplateRow(Table, table=True):
     """A template in any state.
 
-    `facets` are category, tags, routes and broker version, objects with `id`, `name`, `slug` and what their author has
-    added. `labels` and `cells_text` are what the search reads of these and of the notebooks, `prepared` is the JSON of
-    `ranking.Prepared`: all texts as the index takes them. `source_status` is the status in the source when it was last
-    imported, `digest` the hash of that source, `changed` is the library's version that last changed this row, and
-    `updated_at` the time of that change.
+    `facets` are its classifiers: category, tags, routes and broker version, objects with `id`, `name`, `slug` and what
+    their author has added. The search reads `labels`, which are their names and other keywords, and `cells_text` of the
+    notebooks; `prepared` is the JSON of `ranking.Prepared`: all texts as the index takes them. `source_status` is the
+    status that the source last had, `digest` the hash of that source. `changed` is the library's version that last
+    changed this row, `updated_at` the time of that change.
     """
 
     __tablename__ = "templates"
@@ -80,7 +79,7 @@ class TemplateRow(Table, table=True):
     def classify(self, facets: Mapping[str, Any], keywords: str) -> None:
         """Set what it is classified by, words that only the search reads, and all texts as the index takes them."""
         self.facets = dict(facets)
-        self.labels = " ".join(filter(None, (names(facets), keywords)))
+        self.labels = " ".join(filter(None, (classifier_names(facets), keywords)))
         self.prepare()
 
     def prepare(self) -> None:
@@ -90,7 +89,7 @@ class TemplateRow(Table, table=True):
 
 
 class FacetRow(Table, table=True):
-    """What filters find a template by, see `found_by`."""
+    """What filters find a template by, see `facet_keys`."""
 
     __tablename__ = "template_facets"
 
@@ -144,23 +143,23 @@ class LibraryRow(Table, table=True):
     synonyms: str | None = None
 
 
-def objects(facets: Mapping[str, Any], member: str) -> Sequence[FreeForm]:
-    """Return the objects of one kind that classify a template."""
+def classifiers_of(facets: Mapping[str, Any], member: str) -> Sequence[FreeForm]:
+    """Return the classifiers of one kind that a template has."""
     held = facets[member]
     return held if isinstance(held, list) else [held] if held else []
 
 
-def names(facets: Mapping[str, Any]) -> str:
-    """Return the names of what classifies a template."""
-    return " ".join(one["name"] for member in FILTERS for one in objects(facets, member))
+def classifier_names(facets: Mapping[str, Any]) -> str:
+    """Return the names of all classifiers of a template."""
+    return " ".join(one["name"] for member in FILTERS for one in classifiers_of(facets, member))
 
 
-def found_by(facets: Mapping[str, Any], difficulty: str | None) -> set[str]:
-    """Return what filters find a template by: the id and slug of each object, as `tag_ids:SLUG`, and its difficulty."""
+def facet_keys(facets: Mapping[str, Any], difficulty: str | None) -> set[str]:
+    """Return the keys by which filters find a template: `tag_ids:ID`, `tag_ids:SLUG` and so on, and its difficulty."""
     found = {
         f"{name}:{text}"
         for member, name in FILTERS.items()
-        for one in objects(facets, member)
+        for one in classifiers_of(facets, member)
         for text in (one["id"], one["slug"].lower())
     }
     return found | ({f"difficulty:{difficulty}"} if difficulty else set())

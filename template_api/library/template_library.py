@@ -112,7 +112,7 @@ class TemplateLibrary:
         """Bring the search index up to date; blocks until it is."""
         self._checked = -math.inf
         with self._indexing, self._noting():
-            while not self._stopping.is_set() and self._indexer.work():
+            while not self._stopping.is_set() and self._indexer.index_changes():
                 pass
 
     def follow(self) -> None:

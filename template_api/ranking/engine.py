@@ -198,6 +198,7 @@ class Ranking:
         best = []
         for each in ordered[:_REORDERED]:
             idfs = {term: self.vocabulary.idf(term) for term in each.template.title_terms}
+            # How much of the title the query has, from 0 to 1; each word counts by its idf.
             covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
             bonus = 1 + _TITLE_BONUS * title_likeness(query, each.template.title)
             bonus *= 1 + _TITLE_COVERED_BONUS * covered
@@ -208,16 +209,14 @@ class Ranking:
         """Return templates with their scores as shares of the highest possible one, and the words that they have."""
         highest = sum(each.count * max(option.rarity for option in each.options) for each in query_words) * (_K1 + 1)
         highest *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        terms = list({term for each in query_words for option in each.options for term in option.terms})
+        needed = [[(option, frozenset(option.terms)) for option in each.options] for each in query_words]
+        terms = list(frozenset().union(*(terms for options in needed for _, terms in options)))
         terms_of_row = self._terms_of([each.row for each in page], terms)
         hits = []
         for candidate in page:
             held = terms_of_row[candidate.row]
-            matched = []
-            for each in query_words:
-                option = next((one for one in each.options if held.issuperset(one.terms)), None)
-                if option is not None:
-                    matched.append(option.word(each.typed))
+            best = [next((option for option, terms in options if terms <= held), None) for options in needed]
+            matched = [option.word(each.typed) for each, option in zip(query_words, best, strict=True) if option]
             share = min(1.0, max(round(candidate.score / highest, 6), _LEAST_SCORE)) if query_words else 0.0
             hits.append(Found(candidate.template.key, share, tuple(matched)))
         return tuple(hits)
@@ -237,7 +236,8 @@ class Ranking:
             )
             hits = self._searcher.search(query, len(rows), count=False).hits
             for (score, _), row in zip(hits, self._rows(hits), strict=True):
-                found[row].update(term for bit, term in enumerate(part) if int(score) >> bit & 1)
+                bits = int(score)
+                found[row].update([term for bit, term in enumerate(part) if bits >> bit & 1])
         return found
 
     def _rows(self, found: Sequence[_ScoredAddress]) -> list[int]:

@@ -33,7 +33,7 @@ class Origin(Enum):
 class Option(NamedTuple):
     """What a word of the query may mean: a word of the library, or several that a template must all have.
 
-    `rarity` is its weight as if it was typed; `weight` is less if it was not.
+    `rarity` is what it counts if it was typed, by its idf. A correction or a synonym has less `weight`.
     """
 
     words: Phrase
@@ -57,7 +57,7 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryWord:
-    """A word of the query as typed, and how often. Of what it may mean, the likeliest first, the best match counts."""
+    """A word of the query, how often it was typed, and what it may mean, likeliest first; the best match counts."""
 
     typed: str
     options: tuple[Option, ...]
@@ -127,7 +127,7 @@ class _Reader:
         self._vocabulary = vocabulary
         self._synonyms = synonyms
         self._exact = exact
-        # If the library lacks other words, too, the query is in a foreign language, and "de" is a stop word of that.
+        # A query with another word that the library lacks counts as foreign: "de" is one of its stop words.
         others = [word for word in typed if word not in FOREIGN_STOP_WORDS and word not in STOP_WORDS]
         is_foreign = not exact and any(vocabulary.term(word) is None for word in others)
         # Words that only count as part of a phrase.

@@ -3,7 +3,7 @@
 import pytest
 
 from template_api.library import set_status
-from template_api.library.models import id_from_slug
+from template_api.library.models import slug_id
 from template_api.records import Status
 from tests.support.library_store import Store, template
 
@@ -11,7 +11,7 @@ UUID = "11111111-2222-4333-8444-555555555555"
 
 
 def test_the_most_recently_published_template_comes_first_and_of_one_moment_the_lowest_id(store: Store) -> None:
-    same = sorted((f"t{number}" for number in range(9)), key=id_from_slug)
+    same = sorted((f"t{number}" for number in range(9)), key=slug_id)
     store.bring(
         template("old", published_at="2024-01-01"),
         template("new", published_at="2026-01-01T00:00:00+02:00"),
@@ -29,7 +29,7 @@ def test_a_summary_has_the_fields_of_the_specification_and_no_content(store: Sto
         )
     )  # fmt: skip
     [summary] = store.client(base_url="https://library.example/").get("/api/templates").json["results"]
-    assert summary.pop("id") == id_from_slug("weather")
+    assert summary.pop("id") == slug_id("weather")
     assert [tag.pop("id") is not None and tag for tag in summary.pop("tags")] == [
         {"name": "http", "slug": "http"},
         {"name": "C++", "slug": "c-plus-plus"},

@@ -61,7 +61,7 @@ def test_following_outlives_a_fault_of_its_own(
         calls.append(None)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Indexer, "work", fail)  # a fault of ours that nothing from outside brings about
+    monkeypatch.setattr(Indexer, "index_changes", fail)  # a fault of ours that nothing from outside brings about
     library = TemplateLibrary(store.url, pace=Pace(follow=0.001, first_index=0))
     library.follow()
     eventually(lambda: len(calls) > 2)

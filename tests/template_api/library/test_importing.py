@@ -7,7 +7,7 @@ import pytest
 
 from template_api.errors import DatabaseUnavailableError, TemplateApiError
 from template_api.library import import_templates, listed_templates, set_status
-from template_api.library.models import id_from_slug
+from template_api.library.models import slug_id
 from template_api.records import Status
 from tests.support.library_store import Store, template
 from tests.template_api.library.imports import CELLS, UUID, statuses, write_folder, write_lines
@@ -44,7 +44,7 @@ notebooks:
     client = store.client()
     [summary] = client.get("/api/templates").json["results"]
     assert summary["slug"] == "weather-report"
-    assert summary["id"] == id_from_slug("weather-report")
+    assert summary["id"] == slug_id("weather-report")
     assert summary["short_description"] == "Ask a service"
     assert summary["difficulty"] == "beginner"
     assert summary["broker_version"]["name"] == "1.10"
@@ -187,7 +187,7 @@ def test_a_state_set_by_command_outlives_an_import_that_says_nothing_new(store: 
 def test_publishing_a_draft_gives_it_a_date_once(store: Store) -> None:
     store.bring(template(status="draft"))
     assert [each.published_at for each in listed_templates(store.url)] == [None]
-    set_status(store.url, id_from_slug("one").upper(), Status.PUBLISHED)
+    set_status(store.url, slug_id("one").upper(), Status.PUBLISHED)
     [published] = listed_templates(store.url, Status.PUBLISHED)
     set_status(store.url, "one", Status.DRAFT)
     set_status(store.url, "one", Status.PUBLISHED)

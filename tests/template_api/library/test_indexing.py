@@ -43,7 +43,7 @@ def test_a_backup_that_is_restored_is_indexed_in_parts_and_then_searched(
     with library._indexing:
         library.follow()  # the thread waits until this block ends
         assert found(library, "pump") == slugs, "what is gone is shown by no answer"
-        assert library._indexer.work()
+        assert library._indexer.index_changes()
         with pytest.raises(IndexNotReadyError):
             found(library, "pump")
     library.refresh()
