@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
+from amqtt_rest_bridge.errors import FaultCode, Severity
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, parse_text
@@ -30,29 +30,28 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(ENVIRONMENT, write_secrets(tmp_path_factory.mktemp("secrets")))
 
 
-def said(environment: Environment, path: str, text: str) -> list[tuple[str, str, str | None]]:
-    sources = list(sources_of(path, text.encode("utf-8", "replace")))
-    return [_as_shown(fault) for fault in load(sources, environment).faults]
-
-
-def _as_shown(fault: Fault) -> tuple[str, str, str | None]:
-    severity = Severity.NOTICE if fault.code is FaultCode.UNAVAILABLE else fault.severity
-    return str(severity), f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message, fault.replacement
-
-
-def shown(findings: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(str(one.severity), one.message, one.replacement) for one in findings]
-
-
-def check_project(project: Project, environment: Environment, path: str, text: str) -> list[Finding]:
+def put(project: Project, text: str, path: str = "/a.lot") -> list[Finding]:
+    """Change the text of a file, and return what is wrong with it."""
     project.put(path, text)
-    findings = project.findings([path])[path]
-    assert shown(findings) == said(environment, path, text)
+    return project.findings([path])[path]
+
+
+def check_project(project: Project, environment: Environment, path: str, text: str) -> None:
+    """Change the text of a file, and compare what is wrong with what `check` says."""
+    findings = put(project, text, path)
+    sources = list(sources_of(path, text.encode("utf-8", "replace")))
+    assert [(one.severity, one.message, one.replacement) for one in findings] == [
+        (
+            Severity.NOTICE if one.code is FaultCode.UNAVAILABLE else one.severity,
+            f"{one.message}\nhint: {one.hint}" if one.hint else one.message,
+            one.replacement,
+        )
+        for one in load(sources, environment).faults
+    ]
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for finding in findings:
         assert finding.start <= finding.end
         assert finding.end.line < len(lines)
-    return findings
 
 
 @pytest.mark.parametrize("number", [pytest.param(6, id="some"), pytest.param(40, id="all", marks=pytest.mark.long)])
@@ -134,9 +133,7 @@ def test_routes_of_one_folder_are_compared_and_places_are_in_the_right_file(envi
 
 def test_faults_of_a_notebook_are_in_its_json(environment: Environment) -> None:
     text = json.dumps([{"language": "lot", "value": BASIC.replace("METHOD", "METOD")}])
-    project = Project(environment)
-    project.put("/a.lotnb", text)
-    (finding,) = project.findings(["/a.lotnb"])["/a.lotnb"]
+    (finding,) = put(Project(environment), text, "/a.lotnb")
     assert (finding.start.line, text[finding.start.column : finding.end.column]) == (0, "METOD")
 
 
@@ -152,17 +149,14 @@ def test_every_replacement_mends_its_fault(
     monkeypatch.chdir(CASES)
     mended: set[tuple[str, str]] = set()
     for name in [name for name in FILES if name.endswith(".lot") and path_has_question(name)][::step]:
-        text = FILES[name]
-        project = Project(environment)
-        project.put("/a.lot", text)
+        text, project = FILES[name], Project(environment)
+        before = put(project, text)
         file = project.files["/a.lot"]
-        before = project.findings(["/a.lot"])["/a.lot"]
         for finding in before:
             if finding.replacement is None or (finding.code, finding.replacement) in mended:
                 continue
             start, end = (file.lines.offset(*place) for place in (finding.start, finding.end))
-            project.put("/a.lot", text[:start] + finding.replacement + text[end:])
-            after = project.findings(["/a.lot"])["/a.lot"]
+            after = put(project, text[:start] + finding.replacement + text[end:])
             assert (finding.start, finding.message) not in [(one.start, one.message) for one in after], (name, finding)
             mended.add((finding.code, finding.replacement))
     assert len(mended) > 25 / step
@@ -170,17 +164,14 @@ def test_every_replacement_mends_its_fault(
 
 def test_a_large_file_is_not_read_and_half_a_surrogate_pair_is_text(environment: Environment) -> None:
     project = Project(environment)
-    project.put("/a.lot", BASIC + " " * MAX_TEXT)
-    (finding,) = project.findings(["/a.lot"])["/a.lot"]
+    (finding,) = put(project, BASIC + " " * MAX_TEXT)
     assert (finding.severity, "use rest-bridge check" in finding.message) == (Severity.WARNING, True)
-    project.put("/a.lot", BASIC + "// \ud83d")
-    assert project.findings(["/a.lot"])["/a.lot"] == []
+    assert put(project, BASIC + "// \ud83d") == []
 
 
-def test_a_secret_that_this_machine_lacks_is_a_remark(environment: Environment, tmp_path: Path) -> None:
+def test_a_secret_that_this_machine_lacks_is_a_remark(tmp_path: Path) -> None:
     project = Project(Environment({}, tmp_path))
-    project.put("/a.lot", BASIC.replace("http:", "https:") + '        WITH BODY GET SECRET "later"\n')
-    (finding,) = project.findings(["/a.lot"])["/a.lot"]
+    (finding,) = put(project, BASIC.replace("http:", "https:") + '        WITH BODY GET SECRET "later"\n')
     assert finding.severity is Severity.NOTICE
     (tmp_path / "later").write_text("{}")
     project.reload(["/a.lot"])
