@@ -47,6 +47,13 @@ def first_line(process: subprocess.Popen[str], client: Client, topic: str) -> st
     return process.stdout.readline()
 
 
+def errors_of(process: subprocess.Popen[str], status: int) -> str:
+    """Wait until it ends with an exit status, and return what it has written to standard error."""
+    assert process.wait(SECONDS) == status
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
 def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -> None:
     with hosting(client_route(target.url), admin_port=0) as host, tracing(host, "--route", "Orders") as process:
         told = first_line(process, host.client(), "orders/7")
@@ -54,9 +61,7 @@ def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -
         assert re.search(r" ms  run [0-9a-f-]{36}\n$", told)
         assert "payload" not in told
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 130
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert errors_of(process, 130) == ""
 
 
 def test_with_json_each_line_is_an_object_and_a_topic_filter_narrows_it(target: Recorder) -> None:
@@ -82,8 +87,7 @@ def test_it_ends_well_once_what_reads_its_output_has_ended(target: Recorder) -> 
             return process.poll() is not None
 
         eventually(has_ended, "it goes on")
-        assert process.stderr is not None
-        assert (process.returncode, process.stderr.read()) == (0, "")
+        assert errors_of(process, 0) == ""
 
 
 def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
@@ -106,9 +110,7 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")
         os.kill(host.child.pid or 0, signal.SIGKILL)
-        assert process.wait(SECONDS) == 1
-        assert process.stderr is not None
-        assert "closed the connection" in process.stderr.read()
+        assert "closed the connection" in errors_of(process, 1)
 
 
 @pytest.mark.parametrize("framing", ["Connection: close", "Transfer-Encoding: chunked"])
