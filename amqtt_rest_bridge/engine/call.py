@@ -58,7 +58,7 @@ class SharedByRoutes(Struct, eq=False):
 
     host: Host
     outcomes: Outcomes
-    failures: FailureQueue
+    failure_queue: FailureQueue
     ordered_until: float = math.inf  # monotonic time until which ORDERED calls may begin: no other worker begins any
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -115,7 +115,7 @@ class RouteCalls:
         call = self._make_call(event, message, hops, delivery, size)
         call.retry_of = retry_of
         self._admit(call)
-        return call.run
+        return call.run_key
 
     def fail(self, event: str, message: Message, hops: int, delivery: Delivery | None, failure: CallError) -> None:
         """End a message with a failure that its source found: it was refused, or a bridge that had admitted it died."""
@@ -159,7 +159,7 @@ class RouteCalls:
         """End a call that was not admitted."""
         self._outcomes.note_refusal(call, failure, self.statistics)
         if call.hops < MAX_HOPS:
-            self._shared.failures.put_refusal(call, failure)
+            self._shared.failure_queue.put_refusal(call, failure)
         elif call.delivery is not None:  # a loop of routes ends here: a failure payload could start it again
             call.delivery.release()
 
@@ -418,7 +418,7 @@ class RouteCalls:
         self._close(call)
         for one, own in ended:
             if own.publication is not None and own is not published:
-                self._shared.failures.put(one, own.publication)
+                self._shared.failure_queue.put(one, own.publication)
             elif one.delivery is not None:
                 one.delivery.release()
             self._free_room(one)

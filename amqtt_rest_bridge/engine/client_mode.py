@@ -41,10 +41,10 @@ class ClientMode:
         self._host = host
         self._outcomes = outcomes
         self._claims = Claims(host.seen_keys)
-        self._failures = FailureQueue(host.publisher, outcomes)
-        self._shared = SharedByRoutes(host, outcomes, self._failures)
+        self._failure_queue = FailureQueue(host.publisher, outcomes)
+        self._shared = SharedByRoutes(host, outcomes, self._failure_queue)
         self._routes: dict[str, RouteCalls] = {}
-        self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
+        self._removed: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while their calls go on
         self._by_name: dict[EventName, RouteCalls] = {}  # every client event
         self._by_topic: TopicIndex[tuple[EventName, RouteCalls]] = TopicIndex(())  # those that listen to a topic
         self._schedule = Schedule(self.run_event, leads, host.clock, host.chance)
@@ -119,12 +119,13 @@ class ClientMode:
         """
         routes = list(routes)
         definitions = [self._define(route) for route in routes]
-        gone = {name: calls for name, calls in self._gone.items() if not calls.is_idle}
-        self._outcomes.use_routes(routes, {name: calls.statistics for name, calls in gone.items()})
-        before, self._routes = gone | self._routes, {}
+        # A removed route that comes back while calls of it go on keeps them, its queues and its counts.
+        going_on = {name: calls for name, calls in self._removed.items() if not calls.is_idle}
+        self._outcomes.use_routes(routes, {name: calls.statistics for name, calls in going_on.items()})
+        earlier, self._routes = going_on | self._routes, {}
         for definition in definitions:
             name = definition.route.name
-            calls = before.pop(name, None)
+            calls = earlier.pop(name, None)
             if calls is not None:
                 calls.use(definition)
             elif definition.events:
@@ -139,9 +140,9 @@ class ClientMode:
         # An event that has only a schedule is run by that alone, whatever is published on its topic.
         self._by_topic = TopicIndex([one for one in topics if one[0] != schedule_topic(*one[1][0])])
         self._schedule.use(routes)
-        for calls in before.values():
+        for calls in earlier.values():
             calls.use(PreparedRoute(calls.definition.route, {}, None))
-        self._gone = before
+        self._removed = earlier
 
     def drop_calls(self) -> None:
         """Drop waiting calls whose delivery `is_dropped`: their source delivers the message again."""
@@ -167,7 +168,7 @@ class ClientMode:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while (tasks := self._shared.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
+        while (tasks := self._shared.tasks | self._failure_queue.tasks) and (left := deadline - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=left)
         for task in tasks:
             task.cancel()
@@ -184,7 +185,7 @@ class ClientMode:
 
     def _all_calls(self) -> Iterator[RouteCalls]:
         yield from self._routes.values()
-        yield from self._gone.values()
+        yield from self._removed.values()
 
     def _define(self, route: Route) -> PreparedRoute:
         """Return the definition of a route. An unchanged route keeps its definition, with the state of its stages."""

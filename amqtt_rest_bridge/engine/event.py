@@ -146,7 +146,7 @@ class Call(Struct, eq=False):
         return self.event.name
 
     @property
-    def run(self) -> RunKey:
+    def run_key(self) -> RunKey:
         """Return the key from which the id of its run is made."""
         return self.number if self.key is None else self.key
 
@@ -191,9 +191,9 @@ class Batch(Call, eq=False):
     calls: list[Call] = []  # in place of the property
 
     @property
-    def run(self) -> RunKey:
+    def run_key(self) -> RunKey:
         """Return the key of its first call, by which the log names the batch."""
-        return self.calls[0].run
+        return self.calls[0].run_key
 
     @property
     def mark(self) -> str:
@@ -376,7 +376,7 @@ class PreparedEvent:
 
     def run_id(self, call: Call) -> str:
         """Return the id of a call as text."""
-        return self._runs.of(call.run, *self.name)
+        return self._runs.of(call.run_key, *self.name)
 
     def _enter(self, call: Call) -> MessageValues:
         values = message_values(call.message)

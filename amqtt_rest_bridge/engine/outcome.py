@@ -40,7 +40,7 @@ class _Line(Struct, gc=False):
     text: str
     arguments: tuple[object, ...]
     topic: str | None
-    run: RunKey | None
+    run_key: RunKey | None
     count: int = 1
 
 
@@ -76,7 +76,7 @@ class QuietLog:
             self._next[key] = _Line(text, arguments, topic, run)
             self._write_next(key)
         else:
-            line.text, line.arguments, line.topic, line.run = text, arguments, topic, run
+            line.text, line.arguments, line.topic, line.run_key = text, arguments, topic, run
             line.count += 1
 
     def flush(self) -> None:
@@ -96,7 +96,7 @@ class QuietLog:
     def _write(self, key: tuple[int, EventName, str], last: _Line) -> None:
         level, (route, event), _ = key
         on = "" if last.topic is None else f", message on {loggable(last.topic)}"
-        run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
+        run = "" if last.run_key is None else f", run {self._runs.of(last.run_key, route, event)}"
         more = f" (the last of {last.count})" if last.count > 1 else ""
         last.count = 0
         log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
@@ -160,7 +160,7 @@ class Outcomes:
             self.quiet_log.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 event.shown_request, verdict.status, 1000 * attempts.took, 1000 * waited,
-                topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
+                topic=call.message.topic, run=call.run_key, kind=str(verdict.status)[:1],
             )  # fmt: skip
         self.forget_retry(call, statistics)
         if self._records is not None:
@@ -182,7 +182,7 @@ class Outcomes:
             statistics.note_error(RouteError(now, failure.code.value, failure.message), event.run_id(call))
         self.quiet_log.note(
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
-            topic=call.message.topic, run=call.run, kind="retry",
+            topic=call.message.topic, run=call.run_key, kind="retry",
         )  # fmt: skip
         self.report_health(statistics)
 
@@ -194,12 +194,12 @@ class Outcomes:
         )
         self.quiet_log.note(
             logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
-            run=call.run,
+            run=call.run_key,
         )  # fmt: skip
         if self._records is not None:
             event = call.event
             self._records.note_call(CallRun(
-                now, Outcome.REFUSED, call.number, call.run, event.route, event.event, call.message,
+                now, Outcome.REFUSED, call.number, call.run_key, event.route, event.event, call.message,
                 failure=failure, retry_of=call.retry_of,
             ))  # fmt: skip
         self.report_health(statistics)
@@ -294,7 +294,7 @@ class Outcomes:
             return
         event, attempts, is_over = call.event, call.attempts, verdict.outcome is not Outcome.RETRYING
         self._records.note_call(CallRun(
-            now, verdict.outcome, call.number, call.run, event.route, event.event, call.message, attempts.url,
+            now, verdict.outcome, call.number, call.run_key, event.route, event.event, call.message, attempts.url,
             verdict.status, verdict.skipped, verdict.failure, tuple(attempts.last or ()), attempts.count, waited,
             attempts.took, attempts.together, verdict.request if is_over else None,
             verdict.response if is_over else None, call.retry_of,
