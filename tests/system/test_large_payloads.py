@@ -143,10 +143,17 @@ def running(folder: Path, routes: str, **settings: Any) -> Iterator[BrokerProces
         process.close()
 
 
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize(
+    ("processes", "address_space"),
+    [
+        pytest.param(0, None, id="in the broker process"),
+        pytest.param(1, None, id="in a process"),
+        pytest.param(1, 1_800_000 << 10, id="in a process with little memory"),
+    ],
+)
 @pytest.mark.parametrize(("count", "size"), [(18, MIB), pytest.param(1000, LARGE, marks=pytest.mark.long)])
 def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_route_a_call(
-    tmp_path: Path, count: int, size: int, target: Recorder, processes: int
+    tmp_path: Path, count: int, size: int, target: Recorder, processes: int, address_space: int | None
 ) -> None:
     routes = route(target, config=f"ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '{16 * size}'") + route(target, name="Good")
     with (
@@ -156,6 +163,8 @@ def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_
     ):
         peak, bridge = Peak(broker.pid), processes_of(broker.pid)[-1]
         idle = memory(bridge)
+        if address_space is not None:
+            resource.prlimit(bridge, resource.RLIMIT_AS, (address_space, address_space))
         small = publish(broker.port, count, size)
         eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
         eventually(lambda: results.of("out/good") == {"ok": small})
@@ -163,29 +172,9 @@ def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_
         eventually(lambda: memory(bridge) - idle < held * size, "the bridge keeps more than what it has admitted")
         released.set()
         eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
-        assert results.of("out/good") == {"ok": small}
+        assert (results.of("out/good"), processes_of(broker.pid)[-1]) == ({"ok": small}, bridge)
         assert peak.stop() < 110 * size
         eventually(lambda: peak.now() - peak.idle < 10 * size, "memory is not given back")
-
-
-@pytest.mark.parametrize(("count", "size"), [(18, MIB), pytest.param(100, LARGE, marks=pytest.mark.long)])
-def test_a_bridge_process_with_little_memory_survives_large_messages(
-    tmp_path: Path, count: int, size: int, target: Recorder
-) -> None:
-    routes = route(target, config=f"ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '{16 * size}'") + route(target, name="Good")
-    with (
-        running(tmp_path, routes) as broker,
-        contextlib.closing(Results(broker.port)) as results,
-        hanging(target) as released,
-    ):
-        bridge = processes_of(broker.pid)[1]
-        resource.prlimit(bridge, resource.RLIMIT_AS, (1_800_000 << 10, 1_800_000 << 10))
-        small = publish(broker.port, count, size)
-        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
-        released.set()
-        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
-        eventually(lambda: results.of("out/good") == {"ok": small})
-        assert processes_of(broker.pid)[1] == bridge
 
 
 def test_a_start_reads_from_the_spool_what_has_room_and_discards_nothing(tmp_path: Path, target: Recorder) -> None:
