@@ -126,25 +126,23 @@ def cut_short(peer: Peer) -> None:
     peer.sock.close()
 
 
-RESET, CLOSED = pytest.param(Peer.reset, id="reset"), pytest.param(lambda peer: peer.sock.close(), id="closed")
+ENDS: dict[str, Callable[[Peer], None]] = {"reset": Peer.reset, "closed": lambda peer: peer.sock.close()}
 
 
 @pytest.mark.parametrize(
     ("method", "headers", "how", "is_repeated"),
     [
         *(
-            pytest.param(method, headers, *how.values, True, id=f"{method} {how.id}")
-            for method, headers in [(GET, ()), (PUT, ()), (DELETE, ()), (POST, WITH_KEY), (PATCH, WITH_KEY)]
-            for how in (RESET, CLOSED)
-        ),
-        *(
-            pytest.param(method, (), *how.values, False, id=f"{method} without a key, {how.id}")
-            for method in (POST, PATCH)
-            for how in (RESET, CLOSED)
+            pytest.param(method, headers, how, is_repeated, id=f"{method}, {'a' if headers else 'no'} key, {name}")
+            for name, how in ENDS.items()
+            for method, headers, is_repeated in [
+                (GET, (), True), (PUT, (), True), (DELETE, (), True), (POST, WITH_KEY, True), (PATCH, WITH_KEY, True),
+                (POST, (), False), (PATCH, (), False),
+            ]
         ),
         pytest.param(GET, (), cut_short, False, id="a response that had begun"),
     ],
-)
+)  # fmt: skip
 def test_request_lost_on_a_kept_connection_is_repeated_at_once_only_when_that_does_no_harm(
     method: Method, headers: Pairs, how: Callable[[Peer], None], is_repeated: bool
 ) -> None:

@@ -93,12 +93,6 @@ async def rigged(path: Path, *, is_lossless: bool = False) -> AsyncIterator[Rig]
         await rig.end()
 
 
-async def test_a_subscription_is_known_by_its_event_and_says_what_a_lossless_route_holds(tmp_path: Path) -> None:
-    async with rigged(tmp_path, is_lossless=True) as rig:
-        kept = {"filter": "in/#", LOSSLESS: BOUNDS}
-        assert rig.endpoint.subscriptions == {"lossless:R": {A: kept, B: kept}}
-
-
 async def test_a_message_is_acknowledged_once_the_calls_of_all_its_events_have_ended(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
         rig.endpoint.send("main", b"1", 7, A, B, rest_bridge_time="5.5", rest_bridge_hops="2")
