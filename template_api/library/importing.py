@@ -32,7 +32,7 @@ from template_api.sources.template import TemplateSource
 log = logging.getLogger(__name__)
 
 _COPIED = ("slug", "title", "short_description", "content", "difficulty", "cells_text")
-"""What a row has as its source has it."""
+"""The members that a row copies from its source."""
 _PRUNED = "gone"
 """The `source_status` of a template that an import with `prune` has hidden."""
 _LOCK_KEY = 0x7E3A1A7F  # any constant but that of the lock in `database`
@@ -154,7 +154,7 @@ class _Import:
         self._classifiers = Classifiers(session)
         row = TemplateRow
         rows = session.exec(select(row.id, row.slug, row.digest, row.source_status)).all()
-        self._known = {id_: (digest, source_status) for id_, _, digest, source_status in rows}
+        self._known = {id_: (digest, source_status) for id_, _, digest, source_status in rows}  # in the library
         self._id_of_slug = {slug: id_ for id_, slug, _, _ in rows}
         self._commit()
 

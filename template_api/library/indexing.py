@@ -1,9 +1,9 @@
 """The search index follows the library, change by change.
 
 The index has the published templates of the library at one version. Each change of the library has a version of its
-own, so the index is updated with what has changed since its version; a new index starts empty at version 0. One is also
-begun for a version before that of the index: a backup was restored. Runs on one thread at a time; blocks on the
-database.
+own, so the index takes what has changed since its version; a new index starts empty at version 0. If the library's
+version is before that of the index, a backup was restored, and a new index is begun. Runs on one thread at a time;
+blocks on the database.
 """
 
 import json

@@ -15,17 +15,10 @@ from amqtt.broker import Broker
 from amqtt.errors import PluginError
 
 from template_api.plugin import TemplateApiPlugin
-from template_api.serving import supervisor
 from tests.support.asking import ask
-from tests.support.forked import AMQTT, Forked, ForkedApi
+from tests.support.forked import AMQTT, Forked
 
 PLUGIN = "template_api.plugin.TemplateApiPlugin"
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the API's process where its own start does not matter: that takes half a second of processor time."""
-    monkeypatch.setattr(supervisor, "ChildProcess", ForkedApi)
 
 
 def configuration(folder: Path, **settings: Any) -> dict[str, Any]:

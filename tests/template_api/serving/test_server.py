@@ -15,6 +15,7 @@ from template_api.serving.service import ApiServer
 from template_api.serving.supervisor import listening_socket
 from tests.support.served_api import Served
 from tests.support.waiting import eventually
+from tests.template_api.library.imports import write_lines
 
 Serve = Callable[..., AbstractContextManager[Served]]
 StartResponse = Callable[..., object]
@@ -170,9 +171,8 @@ def memory(process_id: int) -> int:
 def test_many_callers_that_never_read_cost_a_bounded_amount_of_memory(
     serve: Serve, sqlite_url: str, tmp_path: Path, count: int
 ) -> None:
-    library = tmp_path / "library.jsonl"
     texts = ({"slug": slug, "title": "Receive a webhook", "content": "word " * 60_000} for slug in ("one", "two"))
-    library.write_text("".join(json.dumps(each) + "\n" for each in texts))
+    library = write_lines(tmp_path / "library.jsonl", *texts)
     paths = ("/api/templates?limit=1", "/api/search?q=webhook", "/api/templates/one")
     with serve("--database-url", sqlite_url, "--library", str(library)) as api, ExitStack() as unread:
         for path in paths:

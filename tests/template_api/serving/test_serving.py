@@ -17,6 +17,7 @@ from tests.support.forked import TEMPLATE_API, ForkedApi, run
 from tests.support.library_store import Store, template
 from tests.support.served_api import Served
 from tests.support.waiting import eventually
+from tests.template_api.library.imports import write_lines
 
 Serve = Callable[..., AbstractContextManager[Served]]
 
@@ -97,8 +98,7 @@ def test_several_processes_answer_the_same_from_one_database(store: Store, serve
 
 
 def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, serve: Serve) -> None:
-    library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(template()) + "\n" + json.dumps({"slug": "bad"}) + "\n")
+    library = write_lines(tmp_path / "library.jsonl", template(), {"slug": "bad"})
     environment = {
         "TEMPLATE_API_DATABASE_URL": f"sqlite:///{tmp_path / 'environment.db'}",
         "TEMPLATE_API_LIBRARY": str(library),
@@ -116,8 +116,7 @@ def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, serv
 
 def test_a_library_is_imported_into_an_empty_database_only(sqlite_store: Store, tmp_path: Path, serve: Serve) -> None:
     sqlite_store.bring(template("there", status="draft"))
-    library = tmp_path / "library.jsonl"
-    library.write_text(json.dumps(template("other")))
+    library = write_lines(tmp_path / "library.jsonl", template("other"))
     with serve("--database-url", sqlite_store.url, "--library", str(library)) as served:
         assert served.get("/api/templates").json == {"results": []}
 

@@ -19,19 +19,15 @@ from template_api.library.database import is_missing
 from template_api.serving import supervisor as supervisor_module
 from template_api.serving.supervisor import Supervisor
 from tests.support.forked import ForkedApi
+from tests.support.library_store import template
 from tests.support.waiting import eventually
+from tests.template_api.library.imports import write_lines
 
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         yield bound
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the child where its own start does not matter: that takes half a second of processor time."""
-    monkeypatch.setattr(supervisor_module, "ChildProcess", ForkedApi)
 
 
 def environment(url: str) -> dict[str, str]:
@@ -116,8 +112,7 @@ def test_a_stop_during_the_pause_before_a_start_ends_at_once(listening: socket.s
 
 
 def test_an_import_ends_with_the_process_that_asked_for_it(tmp_path: Path, sqlite_url: str) -> None:
-    file = tmp_path / "library.jsonl"
-    file.write_text("".join(f'{{"slug": "t{number}", "title": "T", "content": "x"}}\n' for number in range(2_000)))
+    file = write_lines(tmp_path / "library.jsonl", *(template(f"t{number}") for number in range(2_000)))
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as bound:
         fds = (bound.fileno(), theirs.fileno())
