@@ -35,13 +35,6 @@ def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture(params=PLUGINS)
-def seeing_all(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
-    """A bridge that sees every message; a worker sees those of its subscriptions."""
-    with request.param(client_route(target.url) + server_route(), admin_port=0) as host:
-        yield host
-
-
 def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: Host, target: Recorder) -> None:
     admin, client = admin_of(running), running.client("done/#")
     target.answer = lambda seen: (400 if seen.path.endswith("bad") else 200, b"{}")
@@ -95,10 +88,11 @@ def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(runn
     assert (len(newest["url"]), len(newest["topic"])) == (1000, 200)
 
 
-def test_the_live_stream_has_every_message_matched_or_not(seeing_all: Host, target: Recorder) -> None:
-    admin, client = admin_of(seeing_all), seeing_all.client("done/#", "received")
+@pytest.mark.parametrize("running", PLUGINS, indirect=True)  # a worker sees the messages of its subscriptions
+def test_the_live_stream_has_every_message_matched_or_not(running: Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("done/#", "received")
     with admin.live() as events:
-        events.begin(seeing_all.client())
+        events.begin(running.client())
         client.publish("orders/1", b"1")
         client.message()
         client.publish("without/route", b"1")

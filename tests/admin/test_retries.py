@@ -13,15 +13,7 @@ from amqtt_rest_bridge import bridge
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.times import rfc3339
 from tests.support import embedded_broker
-from tests.support.admin_client import (
-    bridging,
-    client_route,
-    failed,
-    outcome,
-    post,
-    refusing_with_reason,
-    runs,
-)
+from tests.support.admin_client import bridging, client_route, failed, outcome, post, refusing_with_reason, runs
 from tests.support.doors import PLUGINS, WORKER, Hosting, doors
 from tests.support.gate import Gate
 from tests.support.http_recorder import Answer, Recorder

@@ -92,9 +92,3 @@ def test_the_process_of_the_template_api_logs_from_the_same_level_on(place: Work
         assert running.end() == 0
     assert any("WARNING - the library is empty" in line for line in running.lines)
     assert [line for line in running.lines if "INFO" in line] == []
-
-
-def test_a_level_that_is_none_is_refused(place: Workplace) -> None:
-    ended = place.run("serve", "-c", "broker.yaml", "--log-level", "loud")
-    assert ended.returncode == 2
-    assert "'loud' is not one of 'debug', 'info', 'warning', 'error'" in ended.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace, taken_port
 
 
@@ -105,7 +106,14 @@ def test_last_line_is_json_too_when_the_log_is(place: Workplace) -> None:
     assert records[-1]["message"].startswith("rest-bridge: error: RestBridgePlugin cannot start: cannot read")
 
 
-def test_wrong_usage_exits_with_2(place: Workplace) -> None:
-    ended = place.run("serve", "--log-format", "xml", "-c", "broker.yaml")
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("Usage: rest-bridge")
+@pytest.mark.parametrize(
+    ("option", "value", "choices"),
+    [
+        pytest.param("--log-format", "xml", "'text', 'json'", id="format"),
+        pytest.param("--log-level", "loud", "'debug', 'info', 'warning', 'error'", id="level"),
+    ],
+)
+def test_a_value_that_an_option_does_not_have_exits_with_2(run: Run, option: str, value: str, choices: str) -> None:
+    refused = run("serve", "-c", "broker.yaml", option, value, status=2).err
+    assert refused.startswith("Usage: rest-bridge")
+    assert f"'{value}' is not one of {choices}" in refused
