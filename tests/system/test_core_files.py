@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.asking import ask, ask_until_answered
 from tests.support.commands import CONFIGURATION, SERVER_ROUTE, Running
-from tests.support.http_recorder import Recorder, recording
+from tests.support.http_recorder import Recorder
 
 SECRET, PAYLOAD = "s3cr3t-of-the-target", b"p4yl0ad-of-a-message"
 ROUTE = """
@@ -20,12 +20,6 @@ DEFINE ROUTE Out WITH TYPE REST_API
         WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH AUTHORIZATION "Bearer " + GET SECRET "KEY"
     ADD EVENT E WITH SOURCE_TOPIC "webhook/received" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
 """
-
-
-@pytest.fixture
-def target() -> Iterator[Recorder]:
-    with recording() as recorder:
-        yield recorder
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import AUTHORITY, Target, echo, server_tls
-from tests.support.waiting import eventually
 
 
 def route(name: str, url: str, ca_file: Path | None = None) -> str:
@@ -35,10 +33,7 @@ def test_a_file_that_is_gone_when_the_bridge_process_starts_again_costs_its_rout
             client.publish("in/Secure", b"1")
             assert client.message() == ("out/Secure", b"1")
             file.unlink()
-            bridge = host.child.pid
-            assert bridge is not None
-            os.kill(bridge, signal.SIGKILL)
-            eventually(lambda: host.child.pid not in (None, bridge), "it is not started again")
+            host.kill_bridge()
             client.publish("in/Plain", b"2")
             assert client.message() == ("out/Plain", b"2")
             client.publish("in/Secure", b"3")
