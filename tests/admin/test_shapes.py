@@ -1,17 +1,15 @@
 """What charts, drawing, folded routes and lines for a shell are made of, without a browser."""
 
 import subprocess
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.app import compressed
 from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks
 from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
-from amqtt_rest_bridge.admin.flow import Node, RouteState, drawing, edges, edges_around
+from amqtt_rest_bridge.admin.flow import Drawing, Edge, Node, RouteState, drawing, edges, edges_around
 from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.json_objects import csv_text
 from amqtt_rest_bridge.admin.pages import StatusPages
@@ -21,13 +19,18 @@ from amqtt_rest_bridge.admin.run_page import curl_line, time_line, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.lot.model import Route
 from tests.support.admin_client import client_route, server_route
+from tests.support.route_text import load_text
 
 NOW = 1_700_000_000.0
 
 
-def routes_of(tmp_path: Path, text: str) -> list[Route]:
-    (tmp_path / "a.lot").write_text(text)
-    return list(load_routes(tmp_path).routes)
+def routes_of(text: str) -> list[Route]:
+    return list(load_text(text).routes)
+
+
+def drawn_of(text: str, **states: RouteState) -> Drawing:
+    """Return the drawing of routes, with the states of some of them by their names."""
+    return drawing(edges(routes_of(text)), states)
 
 
 def test_a_chart_has_its_peak_where_most_went_through_and_axes_that_hold_it() -> None:
@@ -98,16 +101,16 @@ def test_a_table_has_a_column_for_each_member_and_no_formulas() -> None:
     ]  # fmt: skip
 
 
-def chained(tmp_path: Path) -> list[Route]:
+def chained() -> list[Edge]:
     first = client_route("http://a.test", event='WITH ERROR_TOPIC "failed/orders"')
     second = client_route("http://b.test", name="Bill").replace('"orders/+"', '"done/#"').replace('"done/{', '"bill/{')
     third = client_route("http://c.test", name="Mail").replace('"orders/+"', '"failed/#"').replace('"done/{', '"mail/{')
     other = client_route("http://a.test", name="Other").replace('"orders/+"', '"x/+"').replace('"done/{', '"y/{')
-    return routes_of(tmp_path, first + second + third + other)
+    return edges(routes_of(first + second + third + other))
 
 
-def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right(tmp_path: Path) -> None:
-    arrows = edges(chained(tmp_path))
+def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right() -> None:
+    arrows = chained()
     chains = [(edge.begin.name, edge.end.name) for edge in arrows if edge.kind == "chain"]
     assert sorted(chains) == [("done/{topic.2}", "done/#"), ("failed/orders", "failed/#")]
     errors = [(edge.begin.name, edge.end.name) for edge in arrows if edge.kind == "error"]
@@ -126,14 +129,14 @@ def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right
     assert listed == [["orders/+"], ["http://a.test"], ["done/{topic.2}"], ["failed/orders"]]
 
 
-def test_each_event_of_a_route_with_several_has_a_way_of_its_own(tmp_path: Path) -> None:
+def test_each_event_of_a_route_with_several_has_a_way_of_its_own() -> None:
     events = """
     ADD EVENT Second WITH SOURCE_TOPIC "b" WITH METHOD "PUT" WITH ENDPOINT "/b" WITH DESTINATION_TOPIC "b/done"
     ADD EVENT Third WITH METHOD "POST" WITH ENDPOINT "/c" WITH DESTINATION_TOPIC "c"
     ADD EVENT Fourth WITH METHOD "PUT" WITH ENDPOINT "/d" WITH DESTINATION_TOPIC "d"
 """
     routes = client_route("http://a.test", config='WITH ENABLE_SERVER "true" WITH SERVER_PORT 8080') + events
-    drawn = drawing(edges(routes_of(tmp_path, routes)), {"Orders": RouteState("Green", "")})
+    drawn = drawn_of(routes, Orders=RouteState("Green", ""))
     ways = [[box.event or box.name for box in (*way.before, way.route, *way.after, *way.answers)] for way in drawn.ways]
     assert ways == [
         ["orders/+", "Send", "http://a.test", "done/{topic.2}"], ["b", "Second", "http://a.test", "b/done"],
@@ -155,26 +158,22 @@ def test_each_event_of_a_route_with_several_has_a_way_of_its_own(tmp_path: Path)
         pytest.param("工場" * 20 + "/+", "工場工場工場工場工場…場工場工場工場/+", id="wide"),
     ],
 )
-def test_a_name_that_is_too_long_for_its_box_shows_both_ends(tmp_path: Path, topic: str, shown: str) -> None:
-    routes = routes_of(tmp_path, client_route("http://a.test").replace("orders/+", topic))
-    assert drawing(edges(routes), {}).boxes[0].shown == shown
+def test_a_name_that_is_too_long_for_its_box_shows_both_ends(topic: str, shown: str) -> None:
+    assert drawn_of(client_route("http://a.test").replace("orders/+", topic)).boxes[0].shown == shown
 
 
-def test_boxes_are_as_wide_as_their_texts_up_to_the_room_of_a_page(tmp_path: Path) -> None:
+def test_boxes_are_as_wide_as_their_texts_up_to_the_room_of_a_page() -> None:
     route = server_route("Greenhouse_air_temperature").replace("/hook", "/api/greenhouse/air/temperature")
-    state = {"Greenhouse_air_temperature": RouteState("Green", "")}
-    drawn = drawing(
-        edges(routes_of(tmp_path, route.replace('"received"', '"greenhouse/north/air/temperature"'))), state
-    )
+    route = route.replace('"received"', '"greenhouse/north/air/temperature"')
+    drawn = drawn_of(route, Greenhouse_air_temperature=RouteState("Green", ""))
     assert [box.shown for box in drawn.boxes] == [box.name for box in drawn.boxes]
     assert len({box.width for box in drawn.boxes}) == 3
     assert drawn.width <= 1216
-    short = drawing(edges(routes_of(tmp_path, server_route())), {})
-    assert {box.width for box in short.boxes} == {232}
+    assert {box.width for box in drawn_of(server_route()).boxes} == {232}
 
 
-def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:
-    arrows = edges(chained(tmp_path))
+def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it() -> None:
+    arrows = chained()
 
     def shown(focus: Node) -> set[str]:
         return {node.name for edge in edges_around(arrows, focus) for node in edge[:2] if node.kind == "route"}
@@ -185,9 +184,9 @@ def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Pa
     assert shown(Node("topic", "nothing")) == set()
 
 
-def test_a_circle_is_drawn_with_one_arrow_back(tmp_path: Path) -> None:
+def test_a_circle_is_drawn_with_one_arrow_back() -> None:
     loop = client_route("http://a.test").replace('"done/{topic.2}"', '"orders/again"')
-    drawn = drawing(edges(routes_of(tmp_path, loop)), {})
+    drawn = drawn_of(loop)
     columns = {box.name: box.x for box in drawn.boxes}
     assert len(drawn.arrows) == 4
     assert columns["orders/+"] < columns["Orders"] < columns["http://a.test"] < columns["orders/again"]
@@ -228,8 +227,8 @@ def words(line: str) -> list[str]:
     return subprocess.run(["bash", "-c", program], capture_output=True, check=True).stdout.decode().split("\0")[:-1]
 
 
-def test_a_line_for_a_shell_is_read_as_the_words_that_were_meant_whatever_they_hold(tmp_path: Path) -> None:
-    route = routes_of(tmp_path, client_route("http://a.test"))[0]
+def test_a_line_for_a_shell_is_read_as_the_words_that_were_meant_whatever_they_hold() -> None:
+    route = routes_of(client_route("http://a.test"))[0]
     curl, trial = curl_line(run(), route), try_line(run(), route)
     assert curl is not None
     assert trial is not None
@@ -238,13 +237,13 @@ def test_a_line_for_a_shell_is_read_as_the_words_that_were_meant_whatever_they_h
     assert words(curl) == [
         "-i", "-g", "-X", "POST", "http://h/a?b={1}", "-H", f"X-A: {HOSTILE}", "--data-raw", HOSTILE,
     ]  # fmt: skip
-    assert words(trial) == ["try", str(tmp_path / "a.lot"), "--topic", HOSTILE, "--payload", HOSTILE]
+    assert words(trial) == ["try", "t.lot", "--topic", HOSTILE, "--payload", HOSTILE]
     elsewhere = try_line(run(), route, "my secrets")
     assert elsewhere == f"{trial} --secrets-dir 'my secrets'"
 
 
-def test_what_is_not_shown_whole_has_no_line(tmp_path: Path) -> None:
-    route = routes_of(tmp_path, client_route("http://a.test"))[0]
+def test_what_is_not_shown_whole_has_no_line() -> None:
+    route = routes_of(client_route("http://a.test"))[0]
     for change in ({"is_cut": True}, {"body_encoding": "base64", "payload_encoding": "base64"}):
         one = run()
         assert curl_line(one | {"request": one["request"] | change}, route) is None
