@@ -45,6 +45,7 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_json_holds_code_end_and_replacement(printed: Any) -> None:
     objects = json.loads(printed("--json"))
     assert objects == json.loads(printed("--format", "json"))
+    assert [objects[0][name] for name in ("severity", "code", "hint")] == ["notice", "skipped", None]
     assert objects[1] == {
         "path": "a b#.lot",
         "uri": "a%20b%23.lot",
