@@ -62,16 +62,17 @@ def test_table_fits_80_columns_without_the_columns_that_are_zero_for_every_route
     assert row.endswith(" 250.0")
 
 
-def test_member_that_is_missing_or_null_is_a_dash() -> None:
+def test_members_of_other_publishers_may_be_missing_or_null_and_hold_control_characters_or_markup() -> None:
     odd = {"name": "a", "latency_ms": {"p50": None}, "messages": 3, "last_error": {}}
     assert lines(odd, status("b"))[1].split() == ["a", *["-"] * 11]
     assert "a: - (at -)" in lines(odd)
-
-
-def test_control_characters_do_not_reach_the_terminal() -> None:
     shown = lines(status("a\x1b[2J", last_error={"code": "x\r\n", "message": "\x07", "time": "\x1b"}))
     assert len(shown) == 3
     assert all(line.isprintable() for line in shown)
+    error = {"code": "[link=http://evil]x[/link]", "message": ":smile: [/]", "time": "[red]"}
+    _, row, below = lines(status("[bold]x[/bold]", health="[red]", last_error=error))
+    assert row.startswith("[bold]x[/bold]  [red] ")
+    assert below == "[bold]x[/bold]: [link=http://evil]x[/link]: :smile: [/] (at [red])"
 
 
 def test_an_endless_text_of_another_publisher_is_cut() -> None:
@@ -84,13 +85,6 @@ def test_an_endless_text_of_another_publisher_is_cut() -> None:
     shown = lines(*statuses, width=10_000)
     assert shown[1].startswith("Orders")
     assert max(len(line.rstrip()) for line in shown) < 9_000
-
-
-def test_markup_of_rich_is_text_like_any_other() -> None:
-    error = {"code": "[link=http://evil]x[/link]", "message": ":smile: [/]", "time": "[red]"}
-    _, row, below = lines(status("[bold]x[/bold]", health="[red]", last_error=error))
-    assert row.startswith("[bold]x[/bold]  [red] ")
-    assert below == "[bold]x[/bold]: [link=http://evil]x[/link]: :smile: [/] (at [red])"
 
 
 NUMBERS = ("1234", "1200", "30", "7", "4", "5", "16", "12.3", "250.0")
@@ -120,7 +114,7 @@ def test_columns_that_do_not_fit_go_below() -> None:
     ]
 
 
-def test_a_worker_that_is_away_is_never_green() -> None:
+def test_a_worker_that_is_away_is_never_green_and_a_time_that_this_machine_cannot_show_is_text() -> None:
     moment = datetime.now().astimezone().replace(hour=12, minute=34, second=56)
     away = status("a", workers=[], health="away", away_since=moment.isoformat(), last_error=None)
     title, first, second = lines(away, status("b", workers=["x", "y"], last_error=None))
@@ -128,21 +122,15 @@ def test_a_worker_that_is_away_is_never_green() -> None:
     assert first.startswith("a            0  away, last seen 12:34:56  -  ")
     assert second.startswith("b            2  Green ")
     assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
-
-
-def test_a_time_that_this_machine_cannot_show_is_text() -> None:
     (_, row) = lines(status("a", health="away", away_since="0001-01-01T00:00:00+23:59", last_error=None))
     assert row.startswith("a      away, last seen 0001-01-01T00:00:00+23:59  -  ")
 
 
-def test_age_of_the_counters_is_that_of_the_oldest() -> None:
+def test_published_counters_have_the_age_of_the_oldest_and_those_that_were_asked_for_their_time() -> None:
     ages = [status("a", timestamp="2026-01-31T11:59:32Z"), status("b", timestamp="2026-01-31T11:59:50Z")]
     gone = status("c", timestamp="2026-01-01T00:00:00Z", away_since="2026-01-01T00:00:00Z")
     assert counters_age([*ages, gone, status("d", timestamp="soon")], NOW, is_live=False) == "counters up to 28 s old"
     assert counters_age([gone], NOW, is_live=False) is None
-
-
-def test_counters_that_were_asked_for_have_their_time() -> None:
     moment = datetime.now().astimezone().replace(hour=12, minute=34, second=56)
     assert counters_age([status("a", timestamp=moment.isoformat())], NOW, is_live=True) == "as of 12:34:56"
 
