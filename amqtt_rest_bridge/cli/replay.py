@@ -120,7 +120,7 @@ def _succeeded_runs(admin: str | None, *tls_files: str | None) -> set[str]:
     address = admin or os.environ.get(ADMIN_VARIABLE)
     if not address:
         known = f"name the bridge with --admin or {ADMIN_VARIABLE}"
-        print(f"what was sent again before and succeeded is not left out: {known}", file=sys.stderr)
+        print(f"messages that were already sent again with success are sent once more: {known}", file=sys.stderr)
         return set()
     with closing(AdminClient(admin, *(tls_files if address.startswith("https:") else ()))) as client:
         kept = kept_failures(client, {})

@@ -1,31 +1,39 @@
 """`rest-bridge retry`: have a running bridge send the messages of kept failures again. Main thread."""
 
 import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Annotated, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
-from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count, own_name
+from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, admin_option
 from amqtt_rest_bridge.cli.failures import check_code, failure_line, kept_failures
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20
+_WAIT_SECONDS: Final = 3.0  # for the end of the retries
+_PAUSE_SECONDS: Final = 0.2  # between two looks
+_FAILED: Final = "failed again"
+_UNDER_WAY: Final = "under way"
 
 DESCRIPTION = f"""\
 Send the messages of failures again, each through its own event only, by the definition that is in use now: those of
 the given runs, of a route, or of all routes, without those that were sent again before. With --route and --all it
 shows them, and asks before it does; of given runs it does so with those that were sent again before and succeeded.
-At most 1,000 at once, the oldest first.
+At most 1,000 at once, the oldest first. The last line says how they ended within three seconds.
 
 {ADMIN_HELP}A retry needs the setting admin_token or admin_token_secret.
 """
 EPILOG = """\
 exit status:
   0  all were sent again, or there was none
-  1  the bridge cannot be reached, refuses, or has no such route; the answer was no; or some could not be sent again
+  1  the bridge cannot be reached, refuses, or has no such route; the answer was no; or some could not be sent again,
+     or failed again
   2  the command is used wrongly
 
 examples:
@@ -46,7 +54,7 @@ def run(
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> int:
-    """Retry, and print what has begun."""
+    """Retry, and print what has begun and how it ended."""
     if bool(ids) + (route is not None) + every != 1 or (ids and code is not None):
         raise typer.BadParameter("name either the ids of runs, or --route or --all and perhaps --code")
     check_code(code)
@@ -71,6 +79,7 @@ def run(
         answer = client.post("/api/failures/retry", "started", wanted)
         if route is not None and not answer["started"] and not answer["refused"]:
             client.check_route(route)
+        ends = _await_ends(client, {one["id"]: one["retry_of"] for one in answer["started"]})
     for one in answer["started"]:
         print(visible(f"{one['retry_of']} sent again as {one['id']}"))
     for one in answer["refused"]:
@@ -80,5 +89,27 @@ def run(
         which += "" if code is None else f" with code {code}"
         print(visible(f"nothing is sent again: each kept failure of {which} was sent again before, or there is none"))
         return 0
-    print(f"{count(len(answer['started']), 'message')} sent again")
-    return 1 if answer["refused"] else 0
+    ended = ", ".join([f"{number} {end}" for end, number in sorted(ends.items(), reverse=True)])
+    print(f"{count(len(answer['started']), 'message')} sent again{ended and ': '}{ended}")
+    if ends[_FAILED]:
+        print(f"hint: {own_name()} failures --open{admin_option(admin)} lists what failed again", file=sys.stderr)
+    return 1 if answer["refused"] or ends[_FAILED] else 0
+
+
+def _await_ends(client: AdminClient, started: Mapping[str, str]) -> Counter[str]:
+    """Return how many retries ended how, within a few seconds; raises `AdminError`.
+
+    Args:
+        client: Asks the bridge.
+        started: The ids of the runs that were retried, by the ids of their retries.
+    """
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        runs = {str(run["id"]): run for run in kept_failures(client, {})}
+        outcomes = {name: runs[name].get("retry_outcome") for name in started.values() if name in runs}
+        ends = Counter(
+            _FAILED if again in runs else str(outcomes.get(name) or _UNDER_WAY) for again, name in started.items()
+        )
+        if not ends[_UNDER_WAY] + ends[Outcome.RETRYING] or time.monotonic() > deadline:
+            return ends
+        time.sleep(_PAUSE_SECONDS)

@@ -20,7 +20,8 @@ _WORDS: Final[tuple[tuple[str, bool, str], ...]] = (
     ("could not find expected ':'", True, "this line is not a name and a value, as in name: value"),
     (
         "mapping values are not allowed", False,
-        f"no name ends here: the line is indented too far, the one before lacks a space behind its colon, or {_QUOTES}",
+        "a colon too many: the line is indented too far, the line before lacks a space behind its colon, or the value "
+        "needs quotes",
     ),
     (
         f"{_BLOCK_END}'<scalar>'", False,

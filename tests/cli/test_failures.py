@@ -142,7 +142,7 @@ def test_a_failure_is_retried_by_its_id(target: Recorder, client: Client, admin:
     name = fail(client)
     target.answer = lambda _: (200, b"{}")
     first, last = run("retry", name).out.splitlines()
-    assert last == "1 message sent again"
+    assert last == "1 message sent again: 1 succeeded"
     again = first.removeprefix(f"{name} sent again as ")
     eventually(lambda: outcome(admin, again) == "succeeded")
     (shown, last), hint = (text.splitlines() for text in run("failures"))
@@ -155,6 +155,15 @@ def test_a_failure_is_retried_by_its_id(target: Recorder, client: Client, admin:
     assert printed.endswith("\n2 failures, 1 sent again and succeeded\n") and hinted.startswith("hint: ")
     said = "nothing not sent again: no failure of a message is kept with this id"
     assert said in run("retry", "nothing", status=1).err
+
+
+def test_a_retry_says_how_many_failed_again(target: Recorder, client: Client, admin: Admin, run: Run) -> None:
+    for topic in ("orders/7", "orders/8"):
+        fail(client, topic)
+    target.answer = lambda seen: (200 if seen.path == "/new/7" else 422, b"{}")
+    shown, hint = run("retry", "--all", "--yes", status=1)
+    assert shown.splitlines()[-1] == "2 messages sent again: 1 succeeded, 1 failed again"
+    assert hint == "hint: rest-bridge failures --open lists what failed again\n"
 
 
 @pytest.fixture
@@ -176,7 +185,7 @@ def test_failures_are_listed_and_retried_through_a_proxy_with_tls(
 ) -> None:
     options = [*proxy, "--ca-file", AUTHORITY, *CERTIFICATE]
     assert ids(run("failures", *options).out) == mended
-    assert run("retry", mended[0], *options).out.splitlines()[-1] == "1 message sent again"
+    assert run("retry", mended[0], *options).out.splitlines()[-1] == "1 message sent again: 1 succeeded"
     client.message()
 
 
@@ -246,7 +255,10 @@ def test_open_failures_of_all_routes_are_listed_and_retried_and_status_leads_to_
     assert (ids(listed), listed.splitlines()[-1]) == (mended[2:], "1 open failure")
     run("retry", "--all", "--code", "http_status", status=1)
     assert asked == ["Send 1 message of 1 route again?"]
-    assert run("retry", "--all", "--code", "http_status", "--yes").out.splitlines()[-1] == "1 message sent again"
+    assert (
+        run("retry", "--all", "--code", "http_status", "--yes").out.splitlines()[-1]
+        == "1 message sent again: 1 succeeded"
+    )
     client.message()
     assert "each kept failure of all routes was sent again before" in run("retry", "--all").out
 

@@ -169,4 +169,4 @@ def test_check_prints_json_when_the_log_format_is_and_at_any_level(place: Workpl
 def test_check_of_a_malformed_file_is_one_line(place: Workplace) -> None:
     place.write("broker.yaml", "a: b: c\n")
     (line,) = check(place)
-    assert line.startswith("rest-bridge: error: broker.yaml:1:5: no name ends here: ")
+    assert line.startswith("rest-bridge: error: broker.yaml:1:5: a colon too many: ")

@@ -39,7 +39,7 @@ def test_configuration_without_faults_has_none(place: Workplace, replacements: l
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(b"a: b: c\n", "broker.yaml:1:5: no name ends here", id="no-yaml"),
+        pytest.param(b"a: b: c\n", "broker.yaml:1:5: a colon too many", id="no-yaml"),
         pytest.param(b"[" * 1000, "broker.yaml is nested too deeply", id="nested"),
         pytest.param(b"", "broker.yaml is empty; a configuration is a mapping", id="empty"),
         pytest.param(b"- a\n", "broker.yaml holds a list; a configuration is a mapping", id="list"),

@@ -9,9 +9,7 @@ from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError
 
 QUOTES = "; put the value in quotes"
-NO_NAME = (
-    "no name ends here: the line is indented too far, the one before lacks a space behind its colon, or put the value"
-)
+NO_NAME = "a colon too many: the line is indented too far, the line before lacks a space behind its colon, or the value"
 OTHER = "this line is not a name and a value, as in name: value"
 MISTAKES = [
     ("no space behind a colon", "a:\n  b: 1\n  bind:1\nc: 1\n", f"3:3: {OTHER}"),

@@ -161,7 +161,9 @@ def test_what_failed_is_shown_mended_and_sent_again(desk: Desk, monkeypatch: pyt
         (mended,) = (line for line in blocks(text, "sh")[1].splitlines() if line.startswith("sed"))
         desk.run(mended)
         broker.line("routes reloaded: 1 route(s); changed Meters")
-        assert desk.run("$ .venv/bin/rest-bridge retry --route Meters --yes").endswith("2 messages sent again\n")
+        assert desk.run("$ .venv/bin/rest-bridge retry --route Meters --yes").endswith(
+            "2 messages sent again: 2 succeeded\n"
+        )
         assert sorted(api.stdout.readline()[:24] for _ in range(2)) == [
             "201 POST /readings/m-12 ",
             "201 POST /readings/m-13 ",
