@@ -6,6 +6,7 @@ Text in, value out; pure, but for a check whether a file exists. `convert` and f
 
 import contextlib
 import ipaddress
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -267,12 +268,18 @@ def convert(parameter: Parameter, text: str, shown: str) -> object:
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
 _WITH_UNIT = re.compile(r"([0-9]{1,9})\s*[A-Za-z]+")
+_TIME = re.compile(
+    r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,6})?)\s*"
+    r"(?:(?P<thousandth>ms|milli(?:second)?s?)|(?P<word>[smhd]|(?:sec(?:ond)?|min(?:ute)?|hour|day)s?))?",
+    re.IGNORECASE,
+)
 
 
 def _wrong_value(parameter: Parameter, shown: str, hint: str | None = None) -> FormError:
     if hint is None and shown.endswith(","):
         hint = "leave the comma out"
-    return FormError(f'must be {parameter.allowed}, not "{shown}"', hint)
+    verb = "is in" if parameter.unit else "must be"
+    return FormError(f'{verb} {parameter.allowed}, not "{shown}"', hint)
 
 
 def read_boolean(parameter: Parameter, text: str, shown: str) -> bool:
@@ -287,9 +294,30 @@ def read_integer(parameter: Parameter, text: str, shown: str) -> int:
     """Return an integer within the bounds of its setting."""
     text = text.strip()
     if not _DIGITS.fullmatch(text) or not parameter.low <= int(text) <= parameter.high:
+        if parameter.unit:
+            # What came from outside the file is not shown, not even converted.
+            raise _wrong_value(parameter, shown, _hint_of_time(parameter, text) if text == shown.strip() else None)
         unit = _WITH_UNIT.fullmatch(text)
         raise _wrong_value(parameter, shown, f"write {unit[1]}, without a unit" if unit else None)
     return int(text)
+
+
+def _hint_of_time(parameter: Parameter, text: str) -> str | None:
+    """Return what to write for a time such as `2000 ms` or `0.5`, None for any other text."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    unit = 1 if parameter.unit == "seconds" else 0.001
+    written = SECONDS[found["word"][0].lower()] if found["word"] else 0.001 if found["thousandth"] else unit
+    seconds = float(found["number"]) * written
+    number = math.ceil(round(seconds / unit, 6))
+    if seconds < parameter.low * unit:
+        return f"the least is {parameter.low} {parameter.unit.removesuffix('s')}"
+    if number <= parameter.high:
+        return f"write {number}"
+    if unit == 1 and re.fullmatch("[0-9]+00", text) and number <= 1000 * parameter.high:
+        return f"write {math.ceil(number / 1000)} if milliseconds are meant"
+    return f"the most is {parameter.high} {parameter.unit}"
 
 
 def read_size(parameter: Parameter, text: str, shown: str) -> int:

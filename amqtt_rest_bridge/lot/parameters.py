@@ -103,11 +103,11 @@ class Rule:
 class Parameter:
     """One setting.
 
-    `example` is a value as a route file has it; `low` and `high` bound an integer or a size; `choices` are its values
-    with the meaning of each; the value of a `secret` one is masked wherever it would be shown. `placeholders` are the
-    modes whose placeholders it may hold; `portable` settings are those of the specified language, all others are
-    extensions of it. `default` is that of the field of its name in the model, as it would be written in a file; None
-    without one.
+    `example` is a value as a route file has it; `low` and `high` bound an integer or a size; `unit` is that of an
+    integer that is a time; `choices` are its values with the meaning of each; the value of a `secret` one is masked
+    wherever it would be shown. `placeholders` are the modes whose placeholders it may hold; `portable` settings are
+    those of the specified language, all others are extensions of it. `default` is that of the field of its name in the
+    model, as it would be written in a file; None without one.
     """
 
     name: str
@@ -117,6 +117,7 @@ class Parameter:
     example: str
     low: int = 0
     high: int = 0
+    unit: str = ""
     choices: Mapping[str, str] = field(default_factory=dict)
     secret: bool = False
     placeholders: tuple[Mode, ...] = ()
@@ -131,7 +132,8 @@ class Parameter:
         if self.kind is Kind.BOOLEAN:
             return "true or false"
         if self.kind is Kind.INTEGER:
-            return f"an integer from {self.low} to {self.high}"
+            numbers = f"from {self.low} to {self.high}"
+            return f"{self.unit}, a whole number {numbers}" if self.unit else f"an integer {numbers}"
         if self.kind is Kind.CHOICE:
             *others, last = self.choices
             return f"{', '.join(others)} or {last}"
@@ -182,8 +184,8 @@ _CONFIG = (
     Parameter("ENABLE_CLIENT", _BOOL, _C, "messages send requests", '"true"', portable=True),
     Parameter(
         "REQUEST_TIMEOUT", _INT, _B,
-        "seconds for one attempt as a whole; for a reply on REPLY_TOPIC",
-        "'10'", low=1, high=3600, portable=True,
+        "time for one attempt as a whole; for a reply on REPLY_TOPIC",
+        "'10'", low=1, high=3600, unit="seconds", portable=True,
     ),
     Parameter(
         "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
@@ -361,8 +363,8 @@ _EVENT = (
         excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
-        "BATCH_SECONDS", _INT, _C, "seconds that a batch waits for more messages",
-        "'5'", low=1, high=3600, requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+        "BATCH_SECONDS", _INT, _C, "how long a batch waits for more messages",
+        "'5'", low=1, high=3600, unit="seconds", requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
         "BATCH_ITEM", Kind.TEMPLATE, _C, "what a message is in a batch, instead of its payload",
@@ -510,8 +512,8 @@ _ROUTE_CONFIG = (
     ),
     Parameter(
         "OVERLOAD_TIMEOUT", _INT, _C,
-        "milliseconds that balanced waits for room; OVERLOAD_CAPACITY and OVERLOAD_BYTES more may wait",
-        "'2000'", low=0, high=3_600_000,
+        "how long balanced waits for room; OVERLOAD_CAPACITY and OVERLOAD_BYTES more may wait",
+        "'2000'", low=0, high=3_600_000, unit="milliseconds",
         requires=(Rule("OVERLOAD_POLICY", (OverloadPolicy.BALANCED,), "only balanced waits for room", strict=False),),
     ),
     Parameter(

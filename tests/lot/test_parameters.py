@@ -9,6 +9,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.forms import FormError, convert
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
@@ -63,6 +64,36 @@ def test_every_row_is_documented(row: Parameter) -> None:
     assert (row.kind in (Kind.INTEGER, Kind.SIZE)) == (row.high > 0)
     assert (row.kind is Kind.CHOICE) == bool(row.choices)
     assert row.applies in Applies
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "hint"),
+    [
+        pytest.param("REQUEST_TIMEOUT", "2000 ms", "write 2", id="milliseconds"),
+        pytest.param("REQUEST_TIMEOUT", "2m", "write 120", id="minutes"),
+        pytest.param("REQUEST_TIMEOUT", "2.5", "write 3", id="part of a second"),
+        pytest.param("REQUEST_TIMEOUT", "500ms", "the least is 1 second", id="less than a second"),
+        pytest.param("BATCH_SECONDS", "0.5", "the least is 1 second", id="without a unit"),
+        pytest.param("BATCH_SECONDS", "2 HOURS", "the most is 3600 seconds", id="too long"),
+        pytest.param("REQUEST_TIMEOUT", "5000", "write 5 if milliseconds are meant", id="probably milliseconds"),
+        pytest.param("REQUEST_TIMEOUT", "ten", None, id="no time"),
+        pytest.param("OVERLOAD_TIMEOUT", "2s", "write 2000", id="seconds"),
+        pytest.param("OVERLOAD_TIMEOUT", "1.5 Seconds", "write 1500", id="part of a second in milliseconds"),
+    ],
+)
+def test_a_time_in_a_wrong_form_is_converted_to_the_unit_of_its_setting(
+    setting: str, text: str, hint: str | None
+) -> None:
+    row = next(rows[setting] for rows in PARAMETERS.values() if setting in rows)
+    with pytest.raises(FormError) as refused:
+        convert(row, text, text)
+    assert refused.value.message == (f'is in {row.unit}, a whole number from {row.low} to {row.high}, not "{text}"')
+    assert refused.value.hint == hint
+
+
+def test_every_integer_that_is_a_time_has_its_unit() -> None:
+    times = {row.name for _, row in EXAMPLES if row.kind is Kind.INTEGER and re.search("TIME|SECONDS", row.name)}
+    assert times == {row.name for _, row in EXAMPLES if row.unit}
 
 
 def test_the_portable_settings_are_those_of_the_specified_language() -> None:
