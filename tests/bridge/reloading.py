@@ -1,10 +1,18 @@
 """A broker whose route files change while it runs."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from amqtt_rest_bridge.reload import Fingerprint, FirstLoad, fingerprint
+import pytest
+
+from amqtt_rest_bridge import reload as module
+from amqtt_rest_bridge.lot.model import LoadResult
+from amqtt_rest_bridge.reload import Fingerprint, FirstLoad, Reloader, fingerprint
+from amqtt_rest_bridge.settings import Settings
+from tests.support import forked
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder
@@ -30,6 +38,46 @@ def server_route(path: str, name: str = "S", port: int = 0) -> str:
 def loaded_before(folder: Path) -> FirstLoad:
     """Return the first load of a folder as it is now, of which nothing was parsed."""
     return FirstLoad((), b"", fingerprint([str(folder)]), frozenset())
+
+
+def watched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, looks: int, before: FirstLoad, *,
+    step: Callable[[], object] = lambda: None, reading: Callable[[], object] = lambda: None,
+) -> list[str | list[str]]:  # fmt: skip
+    """Return the looks and tries of a reloader that looks at a folder so many times, and the names of routes it uses.
+
+    A writer takes a `step` before each look, but not before that which ends a try, and `reading` while files are read.
+    """
+    log: list[str | list[str]] = []
+
+    async def run() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def look(paths: list[str], beside: Fingerprint = frozenset()) -> Fingerprint:
+            if log[-1:] != ["try"]:
+                step()
+            log.append("look")
+            if log.count("look") > looks:
+                loop.call_soon_threadsafe(over.set)
+            return fingerprint(paths, beside)
+
+        async def load(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+            log.append("try")
+            reading()
+            return await forked.run_loader(argument, texts)
+
+        async def use(loaded: LoadResult) -> None:
+            log.append(sorted(route.name for route in loaded.routes))
+
+        monkeypatch.setattr(module, "fingerprint", look)
+        monkeypatch.setattr(module, "run_loader", load)
+        running = asyncio.create_task(Reloader(Settings(routes=str(folder)), use, before).run(0.0001))
+        await asyncio.wait_for(over.wait(), SECONDS)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    return log
 
 
 class Reloading:

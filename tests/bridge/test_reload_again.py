@@ -1,22 +1,17 @@
 """Reloads that fail for a reason that may pass are tried again; those that fail for a fault in the files are not."""
 
-import asyncio
-import contextlib
 import errno
+import itertools
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge import reload as module
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.reload import Reloader, SubprocessLoader
-from amqtt_rest_bridge.settings import Settings
-from tests.bridge.reloading import Reloading, loaded_before, server_route
+from tests.bridge.reloading import Reloading, loaded_before, server_route, watched
 from tests.support.commands import Workplace
 from tests.support.waiting import eventually
 
@@ -41,44 +36,9 @@ def test_a_port_that_is_taken_is_tried_until_it_is_free(tmp_path: Path, caplog: 
         assert caplog.text.count("reload failed, keeping the current routes") == 1
 
 
-async def use_nothing(_loaded: LoadResult) -> None:
-    """Accept what was loaded."""
-
-
-class Looks:
-    """A reloader whose looks and tries are written down; `load` replaces the process that reads the files."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[], LoadResult]) -> None:
-        self.log: list[str] = []
-        self._enough = 0
-        self._over = asyncio.Event()
-        look = module.fingerprint
-
-        def looked(paths: list[str], beside: module.Fingerprint = frozenset()) -> module.Fingerprint:
-            self.log.append("look")
-            if self.log.count("look") >= self._enough:
-                self._loop.call_soon_threadsafe(self._over.set)
-            return look(paths, beside)
-
-        async def loaded(_loader: SubprocessLoader) -> LoadResult:
-            self.log.append("try")
-            return load()
-
-        self.reloader = Reloader(Settings(routes=str(folder)), use_nothing, loaded_before(folder))
-        monkeypatch.setattr(module, "fingerprint", looked)
-        monkeypatch.setattr(SubprocessLoader, "load", loaded)
-
-    async def run(self, looks: int) -> list[str]:
-        """Look so many times and return for each try how many looks came before it."""
-        self._loop, self._enough = asyncio.get_running_loop(), looks
-        running = asyncio.create_task(self.reloader.run(0.0001))
-        over = asyncio.create_task(self._over.wait())
-        await asyncio.wait([running, over], return_when=asyncio.FIRST_COMPLETED)  # it never ends by itself
-        assert over.done(), running
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        return [str(part.count("look")) for part in " ".join(self.log).split("try")[:-1]]
+def looks_before_tries(log: Sequence[str | list[str]]) -> list[int]:
+    """Return for each try how many looks came before it."""
+    return [part.count("look") for part in " ".join(map(str, log)).split("try")[:-1]]
 
 
 FAILURES = [
@@ -92,30 +52,31 @@ FAILURES = [
 def test_a_failure_that_may_pass_is_tried_again_less_and_less_often_and_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
-    def fail() -> LoadResult:
+    def fail() -> None:
         raise failure
 
-    looks = Looks(tmp_path, monkeypatch, fail)
+    before = loaded_before(tmp_path)
     (tmp_path / "a.lot").write_text(server_route("/a"))
-    assert asyncio.run(looks.run(52)) == ["1", "1", "2", "4", "8", "16", "16"]
+    log = watched(tmp_path, monkeypatch, 52, before, reading=fail)
+    assert looks_before_tries(log) == [1, 1, 2, 4, 8, 16, 16]
     assert caplog.text.count("reload failed, keeping the current routes") == 1
 
 
 def test_a_change_of_the_files_is_tried_at_once_and_a_new_reason_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tries = 0
+    tries = itertools.count(1)
 
-    def fail() -> LoadResult:
-        nonlocal tries
-        tries += 1
-        if tries == 5:
+    def fail() -> None:
+        number = next(tries)
+        if number == 5:
             (tmp_path / "a.lot").write_text(server_route("/changed"))
-        raise ConfigurationError("late" if tries > 5 else "early")
+        raise ConfigurationError("late" if number > 5 else "early")
 
-    looks = Looks(tmp_path, monkeypatch, fail)
+    before = loaded_before(tmp_path)
     (tmp_path / "a.lot").write_text(server_route("/a"))
-    assert asyncio.run(looks.run(22)) == ["1", "1", "2", "4", "8", "1", "1", "2"]
+    log = watched(tmp_path, monkeypatch, 22, before, reading=fail)
+    assert looks_before_tries(log) == [1, 1, 2, 4, 8, 1, 1, 2]
     assert (caplog.text.count("early"), caplog.text.count("late")) == (1, 1)
 
 

@@ -1,22 +1,16 @@
 """Route files that are written in place: a look in the middle of it finds them empty, or a part of them."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge import reload as module
-from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.reload import Fingerprint, Reloader, fingerprint
-from amqtt_rest_bridge.settings import Settings
-from tests.bridge.reloading import client_route, loaded_before, server_route
-from tests.support import forked, lossless
+from tests.bridge.reloading import client_route, loaded_before, server_route, watched
+from tests.support import lossless
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
-from tests.support.waiting import SECONDS
 
 BOTH = server_route("/a", name="A") + server_route("/b", name="B")
 Step = Callable[[Path], object]
@@ -44,46 +38,19 @@ def nothing(_path: Path) -> None:
 
 def applied(
     folder: Path, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Step], reading: Step = nothing
-) -> list[list[str]]:
+) -> list[str | list[str]]:
     """Take one step of a writer before each look; return the names of the routes of each set that is applied.
 
     `reading` is its step while the files are read for the first time.
     """
     path = folder / "a.lot"
     path.write_text(BOTH)
-    before = loaded_before(folder)
-    found: list[list[str]] = []
-    over = asyncio.Event()
-    left, reads = iter([*steps, nothing, nothing, nothing]), iter([reading])
-
-    async def load(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
-        next(reads, nothing)(path)
-        return await forked.run_loader(argument, texts)
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def look(paths: list[str], beside: Fingerprint = frozenset()) -> Fingerprint:
-            step = next(left, None)
-            if step is None:
-                loop.call_soon_threadsafe(over.set)
-            else:
-                step(path)
-            return fingerprint(paths, beside)
-
-        async def use(loaded: LoadResult) -> None:
-            found.append(sorted(route.name for route in loaded.routes))
-
-        monkeypatch.setattr(module, "fingerprint", look)
-        monkeypatch.setattr(module, "run_loader", load)
-        reloader = Reloader(Settings(routes=str(folder)), use, before)
-        running = asyncio.create_task(reloader.run(0.001))
-        await asyncio.wait_for(over.wait(), SECONDS)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(run())
-    return found
+    before, left, reads = loaded_before(folder), iter(steps), iter([reading])
+    log = watched(
+        folder, monkeypatch, len(steps) + 3, before,
+        step=lambda: next(left, nothing)(path), reading=lambda: next(reads, nothing)(path),
+    )  # fmt: skip
+    return [one for one in log if isinstance(one, list)]
 
 
 def test_a_file_that_is_written_in_place_keeps_its_routes_until_it_is_whole(
@@ -95,7 +62,7 @@ def test_a_file_that_is_written_in_place_keeps_its_routes_until_it_is_whole(
 def test_a_file_that_is_emptied_while_it_is_read_keeps_its_routes_until_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [longer, nothing, nothing, whole]
+    steps = [longer, nothing, whole]
     assert applied(tmp_path, monkeypatch, steps, reading=empty)[0] == ["A", "B", "C"]
 
 
