@@ -31,9 +31,8 @@ from amqtt_rest_bridge.http.origin import (
     resolve,
     target_of,
 )
-from amqtt_rest_bridge.http.response import Head
 from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
-from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, ClosedBeforeError, Connections
+from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, ClosedBeforeError, Connections, Head
 from amqtt_rest_bridge.lot.masking import credentials_of
 from amqtt_rest_bridge.lot.model import (
     IDEMPOTENT,
