@@ -60,8 +60,8 @@ class SharedByRoutes(Struct, eq=False):
     outcomes: Outcomes
     failure_queue: FailureQueue
     ordered_until: float = math.inf  # monotonic time until which ORDERED calls may begin: no other worker begins any
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of the next calls
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # calls with a place, and examinations
 
 
 class RouteCalls:
@@ -85,20 +85,19 @@ class RouteCalls:
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
         self._is_stopping = False
-        # Where calls wait: for room, for the call before them in their line, for a time when ORDERED calls may begin,
-        # to be examined, for their batch, for a place, for a turn of RATE_LIMIT, for a target that is down.
-        self._room_queue = RoomQueue(self._admission, host.clock, self.refuse)
-        self._order = Order()
-        self._ordered_waiting: list[Call] = []
-        self._unexamined: deque[Call] = deque()
         self._is_examining = False
         self._parsing = asyncio.Lock()
-        self._batches = Batches(
+        # Where calls wait. RATE_LIMIT and BREAKER delay nothing any more if a reload has removed the setting.
+        self._room_queue = RoomQueue(self._admission, host.clock, self.refuse)  # for room
+        self._order = Order()  # for the call before them in their line
+        self._ordered_waiting: list[Call] = []  # for a time when ORDERED calls may begin
+        self._unexamined: deque[Call] = deque()  # to be examined
+        self._batches = Batches(  # for their batch
             host.limits.max_body_bytes, host.clock, self._queue_batch, has_groups=host.keys_have_groups
         )
-        self._place_queue: deque[Call] = deque()
-        self._pace: Pace | None = None  # of RATE_LIMIT; it delays nothing if a reload has removed the setting
-        self._breaker: Breaker | None = None  # of BREAKER; the same holds
+        self._place_queue: deque[Call] = deque()  # for a place
+        self._pace: Pace | None = None  # for a turn of RATE_LIMIT
+        self._breaker: Breaker | None = None  # for a target that is down
         self.use(definition)
 
     # Offered, and admitted.

@@ -45,7 +45,7 @@ ANY_KEY: Final = "<a UUID, the same for every try>"
 """The Idempotency-Key of a request that is only shown."""
 
 _RUNS: Final = RunIds("00000000-0000-4000-8000-")  # the same id whenever a call is tried
-_NO_SECONDS: Final = 0.0
+_NO_JITTER: Final = 0.0  # of retries, which a trial does not make
 
 Send = Callable[[HttpRequest], HttpResponse]
 """Answers a request; may raise `CallError`."""
@@ -92,7 +92,7 @@ def try_calls(
 
 
 def _host() -> Host:
-    return Host(_Broker(None), _connect, _Keys(), _Clock(0.0), lambda: _NO_SECONDS, runs=_RUNS)
+    return Host(_Broker(None), _connect, _Keys(), _Clock(0.0), lambda: _NO_JITTER, runs=_RUNS)
 
 
 def _call(prepared: PreparedEvent, message: Message, key: str | None) -> Call:
@@ -151,7 +151,7 @@ def try_request(
 
     async def answer_requests() -> RequestTrial:
         broker = _Broker(reply)
-        host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_SECONDS)
+        host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_JITTER)
         outcomes = _Runs(host)
         server = ServerMode(host, outcomes)
         server.use_routes(routes)

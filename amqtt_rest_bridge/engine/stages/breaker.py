@@ -16,6 +16,7 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse
 
 PROBE_SECONDS: Final = 5.0
+# Failures that show that the target is down, or up. Others, such as no access token, show neither.
 _DOWN: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT})
 _UP: Final = frozenset({FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
 _GATEWAY: Final = range(502, 505)
