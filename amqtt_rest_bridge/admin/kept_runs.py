@@ -147,18 +147,28 @@ class KeptRuns:
         ended = self._runs.get(run)
         self._set_retry(name, run, Outcome.RETRYING if ended is None else outcome_of(ended.run.kind, ended.run.code))
 
-    def note_retry_outcome(self, name: str, outcome: str) -> list[Run]:
+    def note_retry_outcome(self, name: str, outcome: str) -> Run | None:
         """Note how the retry of a kept run has ended.
 
-        After a success no run of its message counts as a failure any more. Returns the runs that counted as one.
+        After a success no run of its message counts as a failure any more. Returns the one that did.
         """
         if outcome != Outcome.SUCCEEDED:
             self._set_retry(name, None, outcome)
-            return []
+            return None
+        failures = self.failures_of(name)
+        for run in failures:
+            self._set_retry(run.id or "", None, outcome)
+            self.end_retry(run.id or "")
+        return failures[-1] if failures else None
+
+    def failures_of(self, name: str) -> list[Run]:
+        """Return the failures of the message of a run that has not been sent again with success, the oldest first.
+
+        The message counts by the last of them.
+        """
         kept = self._runs.get(name)
         if kept is None:
             return []
-        # The kept runs of this message: the first one, and those that have sent it again.
         while (before := self._runs.get(kept.run.retry_of or "")) is not None:
             kept = before
         names, alike = {kept.run.id}, [kept]
@@ -166,11 +176,7 @@ class KeptRuns:
             if one.run.retry_of in names:
                 names.add(one.run.id)
                 alike.append(one)
-        resolved = [one.run for one in alike if one.run.retry_outcome != outcome and one.is_failure]
-        for run in resolved:
-            self._set_retry(run.id or "", None, outcome)
-            self.end_retry(run.id or "")
-        return resolved
+        return [one.run for one in alike if one.run.retry_outcome != Outcome.SUCCEEDED and one.is_failure]
 
     def end_retry(self, name: str) -> None:
         """Report a run whose retry has ended as changed, so that its copy in the file has the outcome."""
@@ -242,12 +248,12 @@ class KeptRuns:
 
     def _drop(self, name: str) -> None:
         """Keep a run no longer, since a bound was reached."""
-        run = self._runs[name]
+        run = self._runs[name].run
+        is_retried = run.retry_outcome == Outcome.RETRYING and self.failures_of(name)[-1] is run
         self._remove(name)
         self._copy(name, None)
-        is_superseded = run.run.retried_as is not None and run.run.retry_outcome != Outcome.SUCCEEDED
-        if self._problems is not None and run.is_failure and is_superseded:  # a newer run has its message
-            self._problems.remove_superseded(run.run)
+        if self._problems is not None and is_retried:  # the retry counts by itself, should it fail
+            self._problems.remove_failure(run)
 
     def _copy(self, name: str, run: KeptRun | None) -> None:
         if self._copies is not None:

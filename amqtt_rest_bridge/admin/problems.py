@@ -3,8 +3,8 @@
 The recorder counts each as it fails, so that the numbers are exact even if few failures are kept.
 
 A message counts once, from its first failed try. While another try follows, its call is `retrying`. If a later try
-succeeds, the message is subtracted. If a later try fails in another way, the message moves to that problem. So the
-memory is bounded: 200 problems, and the calls that are tried again.
+succeeds, the message is subtracted. If a later try or a retry fails in another way, the message moves to that problem.
+So the memory is bounded: 200 problems, and the calls that are tried again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -108,9 +108,7 @@ class Problems:
         """Subtract the message of a call that is not tried again. If the call has failed, call `add_failure` before."""
         counted = self.retrying.pop(call, None)
         if counted is not None:
-            counted.add(counted.retrying.pop(call).route, -1)
-            if not counted.count and self._counted.get(counted.kind) is counted:
-                del self._counted[counted.kind]
+            self._subtract(counted, counted.retrying.pop(call))
 
     def add_success(self, failure: Run, now: float) -> None:
         """Count a failure whose message was sent again with success."""
@@ -118,11 +116,15 @@ class Problems:
             counted.sent_again += 1
             counted.sent_at = now
 
-    def remove_superseded(self, failure: Run) -> None:
-        """Subtract a failure that a newer run of the same message has replaced."""
-        counted = self._problem_of(failure)
-        if counted is not None and counted.count > 1:
-            counted.add(failure.route, -1)
+    def remove_failure(self, failure: Run) -> None:
+        """Subtract a failure whose message counts by a newer run, or no longer."""
+        if (counted := self._problem_of(failure)) is not None:
+            self._subtract(counted, failure)
+
+    def _subtract(self, counted: _CountedProblem, failure: Run) -> None:
+        counted.add(failure.route, -1)
+        if counted.count <= 0 and self._counted.get(counted.kind) is counted:
+            del self._counted[counted.kind]
 
     def _problem_of(self, failure: Run) -> _CountedProblem | None:
         """Return the problem that a failure was counted in, None if it has ended since."""

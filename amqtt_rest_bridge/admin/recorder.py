@@ -166,8 +166,16 @@ class RunRecorder:
         """Count the unresolved failures of the start in their problems, and return them, the oldest first."""
         found = self.kept.unresolved()
         for one in found:
-            self.problems.add_failure(one.run)
+            self._count_failure(one.run)
         return found
+
+    def _count_failure(self, run: Run) -> None:
+        """Count a failure; if it was a retry, its message counts no longer by the failure before it."""
+        self.problems.add_failure(run)
+        failures = [] if run.retry_of is None else self.kept.failures_of(run.retry_of)
+        before = [one for one in failures if one.time <= run.time and one.id != run.id]
+        if before:
+            self.problems.remove_failure(before[-1])
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
@@ -212,7 +220,7 @@ class RunRecorder:
             if evidence is not None:
                 shown = replace(shown, url=evidence.url)  # in which secrets of the message are masked, too
             if failure is not None:
-                self.problems.add_failure(shown)
+                self._count_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
             self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
         if run.retry_of is not None:
@@ -252,7 +260,7 @@ class RunRecorder:
             return
         counts.add_request(run)
         if refusal is not None:
-            self.problems.add_failure(replace(noted.run, hint=hint_of(refusal.code, int(status))))
+            self._count_failure(replace(noted.run, hint=hint_of(refusal.code, int(status))))
         if run.retry_of is not None:
             self._keep_request(noted, run)
             self._note_retry(run.retry_of, run.outcome, run.time)
@@ -274,7 +282,7 @@ class RunRecorder:
 
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. A success is counted in the problem of that failure."""
-        for failure in self.kept.note_retry_outcome(name, outcome.value):
+        if (failure := self.kept.note_retry_outcome(name, outcome.value)) is not None:
             self.problems.add_success(failure, now)
 
     def note_unmatched(self, message: Message) -> None:

@@ -47,21 +47,26 @@ class RouteError(NamedTuple):
 class _Ended(Struct, frozen=True):
     """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller.
 
-    `runs` are the ids of its failed runs: a retry names one of them. `is_earlier` is whether it ended before the start.
+    `error` is why it failed. `runs` are the ids of its failed runs: a retry names one of them. `is_earlier` is whether
+    it ended before the start.
     """
 
-    failed: bool = False
+    error: RouteError | None = None
     refused: bool = False
     runs: tuple[str, ...] = ()
     is_earlier: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
 
 
 _SUCCEEDED: Final = _Ended()
 _REFUSED: Final = _Ended(refused=True)
 
 
-def _failed(run: str | None, *, is_earlier: bool = False) -> _Ended:
-    return _Ended(failed=True, runs=() if run is None else (run,), is_earlier=is_earlier)
+def _failed(error: RouteError, run: str | None = None, *, is_earlier: bool = False) -> _Ended:
+    return _Ended(error, runs=() if run is None else (run,), is_earlier=is_earlier)
 
 
 class _Window:
@@ -81,12 +86,17 @@ class _Window:
 
     @property
     def failures(self) -> str:
-        """Return how many have failed: `2 of the last 5, 1 before the start`."""
+        """Return how many have failed: `2 of the last 5 (1 of them before the start)`."""
         earlier = sum(one.is_earlier and one.failed for one in self._last)
-        return f"{self.failed} of the last {len(self)}{f', {earlier} before the start' if earlier else ''}"
+        return f"{self.failed} of the last {len(self)}{f' ({earlier} of them before the start)' if earlier else ''}"
 
-    def add(self, ended: _Ended, retry_of: str | None = None) -> None:
-        """Note how a run has ended; `retry_of` is the id of the run it repeats.
+    @property
+    def errors(self) -> list[RouteError]:
+        """Return why those have failed that were not sent again with success."""
+        return [one.error for one in self._last if one.error is not None]
+
+    def add(self, ended: _Ended, retry_of: str | None = None) -> RouteError | None:
+        """Note how a run has ended; `retry_of` is the id of the run it repeats. Return the error that it replaces.
 
         Of runs from before the start it is unknown what came between them, so they count in no streak.
         """
@@ -94,13 +104,14 @@ class _Window:
         last = self._last
         place = None if retry_of is None else next((at for at, one in enumerate(last) if retry_of in one.runs), None)
         if place is None:
-            replaced = last[0] if len(last) == HEALTH_WINDOW else _SUCCEEDED
+            left = last[0] if len(last) == HEALTH_WINDOW else _SUCCEEDED
             last.append(ended)
         else:
-            replaced = last[place]
-            last[place] = replace(ended, runs=(*replaced.runs, *ended.runs)[-_MOST_RUNS:])
-        self.failed += ended.failed - replaced.failed
-        self.refused += ended.refused - replaced.refused
+            left = last[place]
+            last[place] = replace(ended, runs=(*left.runs, *ended.runs)[-_MOST_RUNS:])
+        self.failed += ended.failed - left.failed
+        self.refused += ended.refused - left.refused
+        return None if place is None else left.error
 
 
 class _When(Struct):
@@ -322,7 +333,7 @@ class RouteStatistics:
         self._waits.append(waited)
         self.last_success = now
         self._connection = "connected"
-        self._calls.add(_SUCCEEDED, retry_of)
+        self._note_resolved(self._calls.add(_SUCCEEDED, retry_of))
 
     def note_skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
@@ -338,7 +349,7 @@ class RouteStatistics:
     ) -> None:
         """Note a failure from before the start. It makes the health Yellow, and is not in the counts."""
         window = self._requests if is_request else self._calls
-        window.add(_failed(run, is_earlier=True), retry_of)
+        window.add(_failed(error, run, is_earlier=True), retry_of)
         self._last_error = error
 
     def note_retry(self, code: str) -> None:
@@ -367,7 +378,7 @@ class RouteStatistics:
         self.last_success = now
         if not self._route.config.enable_client:
             self._connection = "connected"
-        self._requests.add(_SUCCEEDED, retry_of)
+        self._note_resolved(self._requests.add(_SUCCEEDED, retry_of))
 
     def note_skipped_request(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
@@ -392,13 +403,13 @@ class RouteStatistics:
         self._not_admitted += 1
         self.failed += 1
         self._last_error = error
-        self._requests.add(_failed(run), retry_of)
+        self._requests.add(_failed(error, run), retry_of)
 
     def note_server_error(self, error: RouteError) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._last_error = error
-        self._requests.add(_failed(None))
+        self._requests.add(_failed(error))
 
     def note_port_fault(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
@@ -420,9 +431,14 @@ class RouteStatistics:
         return self.open_streams if has_stream else None
 
     def _note_call_error(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
-        self._calls.add(_failed(run), retry_of)
+        self._calls.add(_failed(error, run), retry_of)
         self._note_connection(error.code)
         self._last_error = error
+
+    def _note_resolved(self, error: RouteError | None) -> None:
+        """Take the newest error that still counts for the last one, if the message of the last one has succeeded."""
+        if error is not None and error is self._last_error:
+            self._last_error = max((*self._calls.errors, *self._requests.errors), default=error)
 
     def _note_connection(self, code: str) -> None:
         if code in _DISCONNECTED:

@@ -60,11 +60,13 @@ def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "failed", "R1": "retrying", "R2": None, "R3": None}
     copies.changed.clear()
-    assert [record.id for record in kept.note_retry_outcome("R1", "succeeded")] == ["R0", "R1", "R2"]
+    counted = kept.note_retry_outcome("R1", "succeeded")
+    assert counted is not None
+    assert counted.id == "R2", "its message counts by the last of them"
     assert copies.changed == ["R0", "R1", "R2"]
     kept.begin_retry("R0", "R10")
     kept.note_retry_outcome("R0", "failed")
-    assert kept.note_retry_outcome("R0", "succeeded") == [], "once is enough"
+    assert kept.note_retry_outcome("R0", "succeeded") is None, "once is enough"
     kept.begin_retry("R3", "R11")
     kept.end_retry("R3")
     outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}

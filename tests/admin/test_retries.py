@@ -86,6 +86,7 @@ def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_a
         _, first = post(admin, f"/api/runs/{names[0]}/retry")
         client.message()
         eventually(lambda: outcome(admin, first["id"]) == "failed")
+        assert [(one["count"], one["run"]) for one in admin.problems()] == [(3, first["id"])], "each message once"
         gate = Gate()
         target.answer = gate.before(answering(200))
         for name in (first["id"], *names[1:]):
@@ -95,11 +96,11 @@ def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_a
         client.messages(3)
         eventually(lambda: admin.problems()[0]["state"] == "resolved")
         (problem,) = admin.problems()
-        assert (problem["count"], problem["sent_again"], problem["retrying"]) == (4, 4, 0)
+        assert (problem["count"], problem["sent_again"], problem["retrying"]) == (3, 3, 0)
         route = admin.status("Orders")
         assert (route["health"], route["messages"]["failed"]) == ("Green", 4)
         assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
-        assert "Resolved: all 4 messages were sent again and succeeded." in admin.text("/")
+        assert "Resolved: all 3 messages were sent again and succeeded." in admin.text("/")
         assert admin.text("/runs").count("sent again: succeeded") == 4
         hint = 'class="hint"'
         assert all(hint not in admin.text(path) for path in ("/", f"/runs/{names[0]}", "/routes/Orders"))
@@ -309,23 +310,26 @@ def test_failures_from_before_a_restart_count_as_if_there_had_been_none_and_wait
     target: Recorder, tmp_path: Path, hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = str(tmp_path / "failures.db")
-    with bridging(hosting, client_route(target.url), failures=file) as (_, _, client):
-        for number in range(3):
-            failed(client, f"orders/{number}")
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
+        (again, *_) = [failed(client, f"orders/{number}") for number in range(3)]
+        target.answer = answering(404)
+        post(admin, f"/api/runs/{again}/retry")
+        client.message()
+        eventually(lambda: {one["status"]: one["count"] for one in admin.problems()} == {422: 2, 404: 1})
     target.answer = answering(200)
     with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
         assert "3 kept failure(s) wait for a retry (Orders: 3): rest-bridge failures --open" in caplog.text
-        route, (problem,) = admin.status("Orders"), admin.problems()
-        reason = "messages failed: 3 of the last 3, 3 before the start"
+        route, problems = admin.status("Orders"), admin.problems()
+        reason = "messages failed: 3 of the last 3 (3 of them before the start)"
         assert (route["health"], route["health_reason"]) == ("Yellow", reason)
         figures = (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"])
         assert figures == (3, 0, "http_status")
-        assert (problem["count"], problem["state"], problem["routes"]) == (3, "open", ["Orders"])
+        assert {(one["status"], one["count"], one["state"]) for one in problems} == {(422, 2, "open"), (404, 1, "open")}
         assert '<a href="/runs?outcome=open">3 kept failures</a> wait for a retry' in admin.text("/")
         assert len(runs(admin, "?outcome=open&route=Orders")) == 3
         assert post(admin, "/api/failures/retry", b'{"all": true}')[0] == 202
         client.messages(3)
-        eventually(lambda: admin.problems()[0]["state"] == "resolved")
+        eventually(lambda: {one["state"] for one in admin.problems()} == {"resolved"})
         route = admin.status("Orders")
         assert (route["health"], route["open_failures"], runs(admin, "?outcome=open")) == ("Green", 0, [])
         assert "wait for a retry" not in admin.text("/")

@@ -60,6 +60,16 @@ def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> Non
     assert one.health == "Green"
 
 
+def test_the_last_error_is_the_newest_one_whose_message_was_not_sent_again_with_success() -> None:
+    one, shown = statistics(), []
+    for time, code in enumerate(("timeout", "placeholder_unresolved", "http_status")):
+        one.note_failure(RouteError(time, code, "why"), code)
+    for retried in ("http_status", "timeout", "placeholder_unresolved"):
+        shown.append(one.status(102.0)["last_error"]["code"])
+        one.note_success(0.0, 0.1, 103.0, retry_of=retried)
+    assert [*shown, one.health] == ["http_status", "placeholder_unresolved", "placeholder_unresolved", "Green"]
+
+
 @pytest.mark.parametrize(
     ("codes", "connection"),
     [
