@@ -411,7 +411,7 @@ def test_messages_for_a_client_that_has_gone_are_kept_while_its_own_are_passed_o
 
 def test_a_shutdown_passes_on_acknowledged_messages(tmp_path: Path, target: Recorder) -> None:
     """The log counts those that their route has no time to call."""
-    payloads, place = numbered(200), Workplace(tmp_path)
+    payloads, place = numbered(100), Workplace(tmp_path)
     place.write("routes.lot", route(target))
     with place.serving() as running, listening(port := running.port) as listener:
         publish(port, payloads, End.TOGETHER)
