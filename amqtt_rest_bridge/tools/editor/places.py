@@ -36,7 +36,8 @@ class Lines:
         self._text = text
         self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
         self._encoding, self._octets = _ENCODINGS[units]
-        # Characters that may be wider than one unit, and how many units more than characters there are up to each.
+        # The offsets of characters that may take several units, and how many units more than characters the first none,
+        # one, two ... of them take.
         self._wide = [found.start() for found in _NOT_ASCII.finditer(text)]
         self._more = [0, *accumulate(self._width(text[offset]) - 1 for offset in self._wide)]
 
@@ -49,7 +50,7 @@ class Lines:
         return EditorPlace(line, offset - start + more)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset of a place; a column behind the end of its line is its end."""
+        """Return the offset of a place; a column behind the end of its line counts as that end."""
         if not 0 <= line < len(self._starts):
             return 0 if line < 0 else len(self._text)
         start = self._starts[line]
@@ -65,7 +66,7 @@ class Lines:
         return start + len(written)
 
     def _width(self, char: str) -> int:
-        """Return the units of a character; half a surrogate pair, which an editor may send, is one too."""
+        """Return how many units a character takes. An editor may send half a surrogate pair: it is a character too."""
         return len(char.encode(self._encoding, "surrogatepass")) // self._octets
 
 
@@ -91,11 +92,11 @@ class NotebookCell:
         return [found.start() for found in _CHARACTER.finditer(self.literal)] + [len(self.literal)]
 
     def offset(self, index: int) -> int:
-        """Return where a character of the text is in the notebook."""
+        """Return the offset in the notebook of a character of the text, by its index."""
         return self.start + self._offsets[max(0, min(index, len(self._offsets) - 1))]
 
     def index(self, offset: int) -> int | None:
-        """Return which character of the text is at an offset of the notebook, None outside of the text."""
+        """Return the index of the character at an offset of the notebook, None outside of the text."""
         if not self.start <= offset <= self.start + len(self.literal):
             return None
         return bisect_right(self._offsets, offset - self.start) - 1
