@@ -45,9 +45,9 @@ def facet(client: Client, kind: str, name: str) -> str:
     return str(found)
 
 
-def test_the_link_begins_with_the_path_of_the_public_address(store: Store) -> None:
-    store.bring(*(template(f"t{n}", title="Poll the weather") for n in range(3)))
-    client = store.client(base_url="https://example.org/library/")
+def test_the_link_begins_with_the_path_of_the_public_address(sqlite_store: Store) -> None:
+    sqlite_store.bring(*(template(f"t{n}", title="Poll the weather") for n in range(3)))
+    client = sqlite_store.client(base_url="https://example.org/library/")
     for path in ("/api/templates?limit=1", "/api/search?q=weather&limit=1"):
         assert client.get(path).headers["Link"].startswith(f"</library{path.partition('?')[0]}?")
     assert client.post({"query": "weather", "limit": 1}).headers["Link"].startswith("</library/api/search?")
@@ -133,16 +133,16 @@ def test_facets_count_what_is_published(store: Store) -> None:
     assert counts()["tags"] == [("all", 20)]
 
 
-def test_an_empty_library_answers_with_nothing(store: Store) -> None:
-    client = store.client()
+def test_an_empty_library_answers_with_nothing(sqlite_store: Store) -> None:
+    client = sqlite_store.client()
     names = ("categories", "tags", "routes", "broker_versions", "difficulties")
     assert client.get("/api/facets").json == {name: [] for name in names}
     assert client.get("/api/suggest?q=a").json == {"suggestions": []}
     assert client.slugs("/api/search?q=a") == []
 
 
-def test_titles_are_suggested_while_typing(store: Store) -> None:
-    client = many_templates(store)
+def test_titles_are_suggested_while_typing(sqlite_store: Store) -> None:
+    client = many_templates(sqlite_store)
 
     def suggested(text: str) -> list[dict[str, str]]:
         suggestions: list[dict[str, str]] = client.get("/api/suggest", params={"q": text}).json["suggestions"]
@@ -155,7 +155,7 @@ def test_titles_are_suggested_while_typing(store: Store) -> None:
     assert all(" we" in f" {each['text'].lower()}" for each in suggested("we"))
     assert suggested("wether 23")[0]["slug"] == "t23"
     assert suggested(" ?! ") == suggested("zzzzzz") == []
-    set_status(store.url, "t23", Status.HIDDEN)
+    set_status(sqlite_store.url, "t23", Status.HIDDEN)
     assert {"text": "Poll the weather 23", "slug": "t23"} not in suggested("Poll the weather 23")
 
 

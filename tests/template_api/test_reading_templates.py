@@ -21,14 +21,14 @@ def test_the_most_recently_published_template_comes_first_and_of_one_moment_the_
     assert store.client().slugs("/api/templates") == ["new", "middle", *same, "old"]
 
 
-def test_a_summary_has_the_fields_of_the_specification_and_no_content(store: Store) -> None:
-    store.bring(
+def test_a_summary_has_the_fields_of_the_specification_and_no_content(sqlite_store: Store) -> None:
+    sqlite_store.bring(
         template(
             "weather", title="Weather", short_description="Ask for it", difficulty="beginner", category="Polling",
             tags=["http", "C++"], routes=["REST_API"], broker_version="1.10", published_at="2026-01-01",
         )
     )  # fmt: skip
-    [summary] = store.client(base_url="https://library.example/").get("/api/templates").json["results"]
+    [summary] = sqlite_store.client(base_url="https://library.example/").get("/api/templates").json["results"]
     assert summary.pop("id") == slug_id("weather")
     assert [tag.pop("id") is not None and tag for tag in summary.pop("tags")] == [
         {"name": "http", "slug": "http"},
@@ -47,9 +47,9 @@ def test_a_summary_has_the_fields_of_the_specification_and_no_content(store: Sto
     }
 
 
-def test_a_template_without_facets_answers_null_and_empty_lists_and_the_url_of_its_import(store: Store) -> None:
-    store.bring(template(url="https://elsewhere.example/one"))
-    [summary] = store.client().get("/api/templates").json["results"]
+def test_a_template_without_facets_answers_null_and_empty_lists_and_the_url_of_its_import(sqlite_store: Store) -> None:
+    sqlite_store.bring(template(url="https://elsewhere.example/one"))
+    [summary] = sqlite_store.client().get("/api/templates").json["results"]
     assert (summary["category"], summary["broker_version"], summary["tags"], summary["routes"]) == (None, None, [], [])
     assert "difficulty" not in summary
     assert summary["url"] == "https://elsewhere.example/one"
@@ -72,15 +72,15 @@ def test_an_id_goes_before_a_slug_that_looks_like_it(store: Store) -> None:
     assert client.read(UUID)["slug"] == UUID
 
 
-def test_a_template_has_the_fields_of_the_specification(store: Store) -> None:
+def test_a_template_has_the_fields_of_the_specification(sqlite_store: Store) -> None:
     cells = [{"kind": 2, "language": "lot", "value": "DEFINE ROUTE A WITH TYPE REST_API"}]
-    store.bring(
+    sqlite_store.bring(
         template(
             content="# Title\n\nText", difficulty="Advanced", category="Polling", tags=["http"], broker_version="1",
             notebooks=[{"filename": "main.lotnb", "is_primary": True, "cells": cells}],
         )
     )  # fmt: skip
-    read = store.client().read()
+    read = sqlite_store.client().read()
     assert set(read) == {
         "id", "slug", "title", "short_description", "content", "difficulty", "url", "category", "tags", "routes",
         "notebooks", "published_at", "updated_at",
@@ -114,9 +114,9 @@ def test_a_name_that_no_template_has_is_not_found(store: Store) -> None:
         assert (refused.status_code, refused.json["error"]["code"]) == (404, "template_not_found"), name
 
 
-def test_the_limit_is_20_unless_given(store: Store) -> None:
-    store.bring(*(template(f"t{number}") for number in range(32)))
-    client = store.client()
+def test_the_limit_is_20_unless_given(sqlite_store: Store) -> None:
+    sqlite_store.bring(*(template(f"t{number}") for number in range(32)))
+    client = sqlite_store.client()
     assert len(client.slugs("/api/templates")) == 20
     assert len(client.slugs("/api/templates", limit="30")) == 30
     assert len(client.slugs("/api/templates", limit="1")) == 1

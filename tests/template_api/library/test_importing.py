@@ -78,18 +78,18 @@ def test_importing_twice_changes_nothing_and_no_etag(store: Store) -> None:
     assert client.library.current() == version
 
 
-def test_the_same_tag_in_two_spellings_is_one_tag(store: Store) -> None:
-    store.bring(template("one", tags=["Rest API"]), template("two", tags=["rest-api"]))
-    first, second = (store.client().read(slug)["tags"] for slug in ("one", "two"))
+def test_the_same_tag_in_two_spellings_is_one_tag(sqlite_store: Store) -> None:
+    sqlite_store.bring(template("one", tags=["Rest API"]), template("two", tags=["rest-api"]))
+    first, second = (sqlite_store.client().read(slug)["tags"] for slug in ("one", "two"))
     assert first == second
     assert first[0]["name"] == "Rest API"
 
 
-def test_an_object_may_bring_its_own_id_and_slug_and_a_word_as_id_is_the_slug(store: Store) -> None:
+def test_an_object_may_bring_its_own_id_and_slug_and_a_word_as_id_is_the_slug(sqlite_store: Store) -> None:
     ours = {"id": UUID.upper(), "name": "Ours", "slug": "ours", "colour": "red"}
     tags = [{"id": "iot", "name": "Internet of Things"}, {"id": "x", "slug": "y", "name": "Z"}]
-    store.bring(template(category=ours, tags=tags))
-    read = store.client().read()
+    sqlite_store.bring(template(category=ours, tags=tags))
+    read = sqlite_store.client().read()
     assert read["category"] == {**ours, "id": UUID}
     assert [(each["name"], each["slug"]) for each in read["tags"]] == [("Internet of Things", "iot"), ("Z", "y")]
 
@@ -141,10 +141,12 @@ def test_changed_cells_make_a_new_version_and_others_keep_theirs(store: Store) -
     assert versions() == [("a.lotnb", 3, "third"), ("b.lotnb", 1, "DEFINE")]
 
 
-def test_a_changed_template_loses_what_it_no_longer_says(store: Store) -> None:
-    store.bring(template(tags=["a", "b"], category="c", difficulty="beginner", routes=["R"], url="http://x.example"))
-    store.bring(template(tags=["b"]))
-    [summary] = store.client().get("/api/templates").json["results"]
+def test_a_changed_template_loses_what_it_no_longer_says(sqlite_store: Store) -> None:
+    sqlite_store.bring(
+        template(tags=["a", "b"], category="c", difficulty="beginner", routes=["R"], url="http://x.example")
+    )
+    sqlite_store.bring(template(tags=["b"]))
+    [summary] = sqlite_store.client().get("/api/templates").json["results"]
     assert [tag["name"] for tag in summary["tags"]] == ["b"]
     assert (summary["category"], summary["routes"]) == (None, [])
     assert "difficulty" not in summary
@@ -208,7 +210,7 @@ def test_cells_may_hold_what_json_can_escape(store: Store) -> None:
     assert store.client().read()["notebooks"][0]["cells"] == cells
 
 
-def test_routes_are_read_from_the_notebooks_but_not_from_comments(store: Store) -> None:
+def test_routes_are_read_from_the_notebooks_but_not_from_comments(sqlite_store: Store) -> None:
     lot = """\
 // DEFINE ROUTE Not WITH TYPE COMMENTED
 /* DEFINE ROUTE Not WITH TYPE
@@ -222,8 +224,8 @@ DEFINE ROUTE B
         {"kind": 2, "language": "lot", "value": lot},
         {"kind": 1, "language": "markdown", "value": "DEFINE ROUTE Not WITH TYPE PROSE"},
     ]
-    store.bring(template(routes=["rest-api"], notebooks=[{"filename": "a.lotnb", "cells": cells}]))
-    assert [route["name"] for route in store.client().read()["routes"]] == ["rest-api", "KAFKA"]
+    sqlite_store.bring(template(routes=["rest-api"], notebooks=[{"filename": "a.lotnb", "cells": cells}]))
+    assert [route["name"] for route in sqlite_store.client().read()["routes"]] == ["rest-api", "KAFKA"]
 
 
 def test_a_file_that_is_not_a_database_is_refused_with_its_reason(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_a_file_that_is_not_a_database_is_refused_with_its_reason(tmp_path: Path
         import_templates(f"sqlite:///{database}", write_lines(tmp_path / "one.jsonl", template()))
 
 
-def test_a_folder_and_a_line_of_one_slug_are_one_template(store: Store, tmp_path: Path) -> None:
+def test_a_folder_and_a_line_of_one_slug_are_one_template(sqlite_store: Store, tmp_path: Path) -> None:
     folder, file = tmp_path / "folders", tmp_path / "library.jsonl"
     write_folder(folder / "weather", "title: Folder\ncategory: A\n", "of the folder")
     write_lines(file, template("weather", title="Line", content="of the line"))
@@ -242,9 +244,9 @@ def test_a_folder_and_a_line_of_one_slug_are_one_template(store: Store, tmp_path
         (folder, "1 added, 0", "Folder"), (file, "0 added, 1", "Line"), (file, "0 added, 0", "Line"),
         (folder, "0 added, 1", "Folder"),
     ):  # fmt: skip
-        assert str(import_templates(store.url, path)).startswith(f"{outcome} changed")
-        assert list(statuses(store.url)) == ["weather"]
-        read = store.client().read("weather")
+        assert str(import_templates(sqlite_store.url, path)).startswith(f"{outcome} changed")
+        assert list(statuses(sqlite_store.url)) == ["weather"]
+        read = sqlite_store.client().read("weather")
         assert (read["title"], read["content"]) == (title, f"of the {title.lower()}")
         ids.add(read["id"])
     assert len(ids) == 1

@@ -93,11 +93,11 @@ def test_files_that_a_map_of_roles_does_not_name_follow_it(sqlite_store: Store, 
     assert [each.get("role") for each in found] == ["simulator", "extras", "extras", None]
 
 
-def test_a_role_that_changes_makes_no_new_version_of_the_cells(store: Store) -> None:
+def test_a_role_that_changes_makes_no_new_version_of_the_cells(sqlite_store: Store) -> None:
     for role in ("draft", "solution"):
-        report = store.bring(template("one", notebooks={role: {"filename": "a.lotnb", "cells": CELLS}}))
+        report = sqlite_store.bring(template("one", notebooks={role: {"filename": "a.lotnb", "cells": CELLS}}))
     assert report.failed == 0
-    [notebook] = store.client().read()["notebooks"]
+    [notebook] = sqlite_store.client().read()["notebooks"]
     assert (notebook["role"], notebook["version"]) == ("solution", 1)
 
 
@@ -117,11 +117,11 @@ def test_tags_that_are_given_stay_alone(sqlite_store: Store, given: dict[str, An
     assert client.slugs("/api/templates?q=kafka") == ["one"]
 
 
-def test_what_is_null_or_blank_in_yaml_is_as_good_as_left_out(store: Store, tmp_path: Path) -> None:
+def test_what_is_null_or_blank_in_yaml_is_as_good_as_left_out(sqlite_store: Store, tmp_path: Path) -> None:
     yaml = "title: T\ncategory: null\ndifficulty: ~\ntags:\nservices: [no]\nnotebooks: {solution: a.lotnb, test: }\n"
     write_folder(tmp_path / "one", yaml, a=[])
-    import_templates(store.url, tmp_path)
-    read = store.client().read()
+    import_templates(sqlite_store.url, tmp_path)
+    read = sqlite_store.client().read()
     assert (read["category"], [tag["name"] for tag in read["tags"]]) == (None, ["no"])
     assert "difficulty" not in read
     assert [each["role"] for each in read["notebooks"]] == ["solution"]

@@ -27,11 +27,11 @@ def found(store: Store, text: str) -> list[str]:
     return [each["slug"] for each in store.client().get(f"/api/search?q={text}").json["results"]]
 
 
-def test_words_of_the_list_find_templates(store: Store, folder: Path) -> None:
+def test_words_of_the_list_find_templates(sqlite_store: Store, folder: Path) -> None:
     (folder / "synonyms.yaml").write_text("- [sluice, Schleuse]\n- lockgate, weir => sluice\n")
-    report, faults = imported(store, folder)
+    report, faults = imported(sqlite_store, folder)
     assert (str(report), faults) == ("2 added, 0 changed, 0 unchanged, 0 failed", [])
-    assert found(store, "schleuse") == found(store, "weir") == ["valve"]
+    assert found(sqlite_store, "schleuse") == found(sqlite_store, "weir") == ["valve"]
 
 
 def test_a_changed_list_is_searched_without_a_restart(store: Store, folder: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_list_that_is_gone_stays_until_an_import_that_prunes(store: Store, fol
     assert found(store, "weir") == []
 
 
-def test_a_dry_run_says_so_and_changes_nothing(store: Store, folder: Path) -> None:
-    imported(store, folder)
+def test_a_dry_run_says_so_and_changes_nothing(sqlite_store: Store, folder: Path) -> None:
+    imported(sqlite_store, folder)
     (folder / "synonyms.yaml").write_text("- weir, sluice\n")
-    assert str(imported(store, folder, dry_run=True)[0]) == "1 added, 0 changed, 1 unchanged, 0 failed"
-    assert found(store, "weir") == []
+    assert str(imported(sqlite_store, folder, dry_run=True)[0]) == "1 added, 0 changed, 1 unchanged, 0 failed"
+    assert found(sqlite_store, "weir") == []
 
 
 @pytest.mark.parametrize("times", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
