@@ -3,14 +3,20 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.lot.evaluation import Environment
+    from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+    from amqtt_rest_bridge.lot.sources import Source
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -53,17 +59,23 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults: --format json")] = False,
     form: Annotated[Format, typer.Option("--format", help="print lines, JSON, SARIF or annotations")] = Format.TEXT,
     portable: Annotated[bool, typer.Option("--portable", help="warn of what Coreflux's parser refuses")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for warnings, too")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit with 1 for warnings; also warn of literal credentials")
+    ] = False,
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Print the faults of all files, sorted."""
     from amqtt_rest_bridge.cli import fault_formats
     from amqtt_rest_bridge.lot import loader, sources  # which --help does not need
     from amqtt_rest_bridge.lot.evaluation import Environment
+    from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 
     read = sources.read(paths)
-    loaded = loader.load(read, Environment(os.environ, secrets_dir))
+    environment, parsed = Environment(os.environ, secrets_dir), ParsedTexts()
+    loaded = loader.load(read, environment, parsed)
     found = list(loaded.faults)
+    if strict:
+        found += _literal_credentials(read, parsed, environment)
     for route in loaded.routes:
         if route.is_lossless or route.config.use_ssl:  # it may need settings, which are not known here
             from amqtt_rest_bridge.settings import WorkerSettings
@@ -101,3 +113,19 @@ def run(
         print(summary)
     is_bad = loaded.has_errors or (strict and any(fault.severity is Severity.WARNING for fault in found))
     return 1 if is_bad else 0
+
+
+def _literal_credentials(
+    read: Iterable["Source"], parsed: "ParsedTexts", environment: "Environment"
+) -> Iterator[Fault]:
+    """Yield a warning for each credential in the text of a file."""
+    from amqtt_rest_bridge.lot import sources
+    from amqtt_rest_bridge.lot.literal_credentials import literal_credentials
+
+    for source in read:
+        report = sources.Report(source.path, source.text)
+        for definition in parsed.parse(source.text).definitions:
+            for one in literal_credentials(definition, environment, report):
+                message = f"{one.holder} is written in the route file, where others can read it"
+                report.warning(FaultCode.INSECURE, one.begin, message, one.hint, end=one.end)
+        yield from report.faults

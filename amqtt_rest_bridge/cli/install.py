@@ -19,10 +19,9 @@ from amqtt_rest_bridge.cli.library import InstallError, Library, Notebook
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.definitions import Block, Definition
-from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, Value, evaluate
-from amqtt_rest_bridge.lot.masking import is_credential
+from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, evaluate
+from amqtt_rest_bridge.lot.literal_credentials import literal_credentials
 from amqtt_rest_bridge.lot.model import RestApiConfig
-from amqtt_rest_bridge.lot.parameters import CREDENTIALS
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Report
 
@@ -35,7 +34,6 @@ _READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
 _WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
 _HOST: Final = re.compile(r"(?:https?://)?(?:[^/@]*@)?([^/?#]*)", re.IGNORECASE)
-_PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")
 _LONGEST_SHOWN: Final = 200
 _MOST_SHOWN: Final = 50
 _LONGEST_NAME: Final = 255
@@ -217,10 +215,10 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         report = Report(source.path, source.text)
         for definition in parsed.parse(source.text).definitions:
             effects.add(definition)
-            for credential, offset in _published_credentials(definition, environment):
-                place = report.position(offset)
+            for credential in literal_credentials(definition, environment, report):
+                place = report.position(credential.begin)
                 where = f"{source.path}:{place.line}:{place.column}"
-                published.append(f"{credential} of {loader.title_of(definition)} ({where})")
+                published.append(f"{credential.holder} of {loader.title_of(definition)} ({where})")
     written = {source.path for name in routes for source in found[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.code is not FaultCode.UNAVAILABLE]
     return _Checked(
@@ -243,27 +241,6 @@ def _read_present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Sourc
     if unreadable:
         raise ConfigurationError(f"cannot read {into}: {reason(unreadable[0])}")
     return sources.read([path for path in paths if path.parent != into or path.name not in files])
-
-
-def _published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
-    """Yield the credentials that the text of a route holds, as settings or headers, and their offsets.
-
-    A credential that a variable, a secret or a message brings in is not one; the default of a variable in use is one.
-    """
-    for block in definition.blocks:
-        for name in CREDENTIALS:
-            node = block.settings.get(name)
-            if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):
-                yield name, node.offset
-        for header in block.headers:
-            name = header.name.text.strip("'\"")
-            if is_credential(name) and _is_literal(evaluate(header.pieces, environment, Report("", ""))):
-                yield f"the header {on_one_line(name)}", header.offset
-
-
-def _is_literal(value: Value | None) -> bool:
-    """Return whether a value is written out: no variable, secret or message brings a part of it in."""
-    return value is not None and not value.brought_in and bool(value.text) and not _PLACEHOLDER.search(value.text)
 
 
 def _is_on(block: Block, name: str) -> bool:

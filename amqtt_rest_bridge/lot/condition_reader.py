@@ -12,7 +12,7 @@ from amqtt_rest_bridge.lot.grammar.parsing import offset_of, parse_condition, un
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
 from amqtt_rest_bridge.lot.placeholders.formats import JsonNumber
-from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise, suspects
 from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place
 from amqtt_rest_bridge.spelling import question
 
@@ -41,6 +41,10 @@ def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
         return None
     found = list(_CHARACTER.finditer(piece.text[1:-1]))
     constants = tuple((part.label, part.text) for part in value.parts if isinstance(part, Fixed))
+    for suspect in suspects(piece.text, mode):
+        if suspect.has_spaced_bar and (explained := explain_suspect(suspect, Place.TEXT, mode)):
+            begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
+            settings.report.warning(FaultCode.PLACEHOLDER, begin, *explained, end=end)
     try:
         return _read("".join([unescape(one[0]) for one in found]), mode, constants)
     except RecursionError:

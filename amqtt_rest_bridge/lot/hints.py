@@ -303,6 +303,11 @@ def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, st
     if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
         return None  # `blocks` reports it as an error
     name = suspect.name
+    if suspect.has_spaced_bar and recognise(name.strip(), mode):
+        message = (
+            f"{suspect.written[:-1]}{suspect.default}}} has a space beside its |, which belongs to name or default"
+        )
+        return message, question(f"{{{name.strip()}|{suspect.default[1:].strip()}}}")
     if recognise(name, mode) is None or "{" not in suspect.written:
         return _explain_of_another_mode(suspect, mode) or _explain_unknown(suspect, place, mode)
     # A placeholder that is written as in another language.

@@ -184,7 +184,7 @@ _CONFIG = (
     Parameter("ENABLE_CLIENT", _BOOL, _C, "messages send requests", '"true"', portable=True),
     Parameter(
         "REQUEST_TIMEOUT", _INT, _B,
-        "time for one attempt as a whole; for a reply on REPLY_TOPIC",
+        "for one whole attempt; for a reply on REPLY_TOPIC",
         "'10'", low=1, high=3600, unit="seconds", portable=True,
     ),
     Parameter(

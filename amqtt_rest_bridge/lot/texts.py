@@ -178,7 +178,7 @@ def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: 
                 continue
             (message, hint), severity, found = warning, Severity.WARNING, True
             if isinstance(hint, Question):
-                hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
+                hint = hint if suspect.has_spaced_bar else question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
             variable = suspect.name.strip()
             is_of_shell = suspect.written.startswith("${")
             is_variable = (is_of_shell or variable.isupper()) and recognise(suspect.name, mode) is None

@@ -105,6 +105,39 @@ def test_what_a_route_needs_of_the_settings_is_said(text: str, said: str, folder
     assert first.startswith(f"a.lot:1:1: {said}") if said else first == "1 usable route, no faults"
 
 
+CREDENTIALS = """\
+DEFINE ROUTE R WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "https://a.test"
+        WITH AUTHORIZATION "Bearer eyJhbGciOi"
+    ADD EVENT E
+        WITH SOURCE_TOPIC "in"
+        WITH METHOD "POST"
+        WITH ENDPOINT "/parcels?keyword=x&api_key=abc&token={secret.t}&sig={topic.1}"
+        WITH HEADERS
+            ADD X-API-Key "k1"
+            ADD X-Token "{value.json.token}"
+        WITH SIGNATURE_SECRET "pw"
+"""
+
+
+def test_literal_credentials_are_warnings_with_strict_only(folder: Path, run: Run) -> None:
+    (folder / "a.lot").write_text(CREDENTIALS)
+    (folder / "t").write_text("s3cret")
+    assert run("check", "--secrets-dir", ".", "a.lot").out == "1 usable route, no faults\n"
+    why, into = "is written in the route file, where others can read it", "and the credential into the file"
+    assert run("check", "--strict", "--secrets-dir", ".", "a.lot", status=1).out.splitlines() == [
+        f"a.lot:3:28: warning: AUTHORIZATION {why}",
+        f'hint: write "Bearer " + GET SECRET "api-token", {into} "api-token" in secrets_dir',
+        f"a.lot:7:43: warning: the parameter api_key of ENDPOINT {why}",
+        f'hint: write api_key={{secret.api-key}}, {into} "api-key" in secrets_dir',
+        f"a.lot:9:27: warning: the header X-API-Key {why}",
+        f'hint: write GET SECRET "x-api-key", {into} "x-api-key" in secrets_dir',
+        f"a.lot:11:31: warning: SIGNATURE_SECRET {why}",
+        f'hint: write GET SECRET "webhook-secret", {into} "webhook-secret" in secrets_dir',
+        "1 usable route, 4 warnings",
+    ]
+
+
 def test_path_that_cannot_be_read_gives_2(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC)
     output = run("check", "a.lot", "none.lot", status=2)

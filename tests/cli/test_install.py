@@ -402,7 +402,7 @@ DEFINE ROUTE Full WITH TYPE REST_API
         WITH DESTINATION_TOPIC "out/x/{{topic.2}}"
         WITH ERROR_TOPIC "failed"
         WITH METHOD "POST"
-        WITH ENDPOINT "/x"
+        WITH ENDPOINT "/x?access_token={{secret.client}}"
         WITH HEADERS
             ADD X-API-Key {key}
     ADD EVENT In
@@ -438,8 +438,8 @@ def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
     web.get(URL, json=answer(a=[cell(SAMPLES)]))
     output = install("--yes", status=1)
     places = (
-        "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
-        "the header X-API-Key of route Full (routes/a.lotnb#1:18:13)"
+        "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:27), "
+        "the header X-API-Key of route Full (routes/a.lotnb#1:18:27)"
     )
     assert f"rest-bridge install: the template publishes {places}; nothing was written\n" in output.err
     assert "hint: everybody can read them: --allow-sample-credentials" in output.err

@@ -200,9 +200,18 @@ class Suspect:
     closed: bool = True
 
     @property
+    def has_spaced_bar(self) -> bool:
+        """Return whether a space is beside its bar, as other languages allow it: here it belongs to name or default."""
+        return _has_spaced_bar(self.name, self.default)
+
+    @property
     def end(self) -> int:
         """Return the offset behind it."""
         return self.offset + len(self.written) + len(self.default)
+
+
+def _has_spaced_bar(name: str, default: str) -> bool:
+    return bool(default) and (name[-1:].isspace() or re.match(r"\|\s+\S", default) is not None)
 
 
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
@@ -219,7 +228,7 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
         name, bar, text_instead = match["name"].partition("|")
         doubled = match["open"] == "{{" and match["close"] == "}}"
         known = recognise(name, mode) is not None
-        foreign = doubled or bool(match["dollar"]) or "[" in name
+        foreign = doubled or bool(match["dollar"]) or "[" in name or _has_spaced_bar(name, bar + text_instead)
         if foreign if known else _WORD.fullmatch(name):
             written = f"{{{{{name}}}}}" if doubled else f"{{{name}}}"
             start = match.start("open") + (match["open"] == "{{" and not doubled)
