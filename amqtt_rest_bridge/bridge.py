@@ -40,7 +40,7 @@ from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_apart, usable_routes
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
 from amqtt_rest_bridge.times import LoopClock
 

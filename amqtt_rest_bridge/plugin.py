@@ -29,7 +29,7 @@ from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFiles
 from amqtt_rest_bridge.settings import Settings, check_settings
 from amqtt_rest_bridge.signals import reloading_on_sighup
 from amqtt_rest_bridge.store import Spool
-from amqtt_rest_bridge.supervisor import Supervisor, Times
+from amqtt_rest_bridge.supervised_tasks import Supervisor, Times
 from amqtt_rest_bridge.system import freeze_garbage, return_large_blocks
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.broker.control import (
 from amqtt_rest_bridge.child_process import ChildProcess, Restarts
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.settings import Settings
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from amqtt_rest_bridge.times import woken
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from amqtt.events import BrokerEvents
 from amqtt_rest_bridge.broker import amqtt_broker, configuration, repairs
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 from amqtt_rest_bridge.signals import Signals, loop_factory
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.system import freeze_garbage
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ConnectionUser, ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes

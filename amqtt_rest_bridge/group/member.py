@@ -35,7 +35,7 @@ from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Broker, BrokerError
 from amqtt_rest_bridge.settings import WorkerSettings
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import lease_time, woken
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes

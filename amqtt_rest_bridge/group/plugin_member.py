@@ -49,7 +49,7 @@ from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.settings import Coreflux
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
 from amqtt_rest_bridge.topics import schedule_topic
 

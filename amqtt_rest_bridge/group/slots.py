@@ -26,7 +26,7 @@ from amqtt_rest_bridge.lot.model import EventName, OverloadPolicy, Route
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
 from amqtt_rest_bridge.mqtt.values import Broker, BrokerError, ClientSession
 from amqtt_rest_bridge.settings import WorkerSettings
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from amqtt_rest_bridge.times import LineLimit, lease_time
 from amqtt_rest_bridge.topics import schedule_topic
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from tests.bridge.reloading import Reloading, server_route
 from tests.support.asking import ask
 from tests.support.commands import accepts

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.broker.statuses import AWAY
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from tests.support.admin_client import admin_of
 from tests.support.commands import accepts
 from tests.support.embedded_broker import Client, Host, hosting

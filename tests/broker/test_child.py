@@ -13,7 +13,7 @@ from amqtt_rest_bridge.broker.bridge_child import BridgeChild
 from amqtt_rest_bridge.broker.control import Connect, Failed, Loaded, Reload, Start, Stop, read_blocking, written
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, RouteFilesError, Severity
 from amqtt_rest_bridge.settings import Settings
-from amqtt_rest_bridge.supervisor import Supervisor, Times
+from amqtt_rest_bridge.supervised_tasks import Supervisor, Times
 from amqtt_rest_bridge.times import Backoff
 from tests.broker.conftest import on_a_loop
 from tests.support.waiting import SECONDS

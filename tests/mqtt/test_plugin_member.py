@@ -17,7 +17,7 @@ from amqtt_rest_bridge.group.plugin_member import Identifiers, PluginMember, ses
 from amqtt_rest_bridge.lot.model import Message, Publication, Route
 from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, MqttPublisher
-from amqtt_rest_bridge.supervisor import Supervisor
+from amqtt_rest_bridge.supervised_tasks import Supervisor
 from tests.engine.host import parsed, text
 from tests.mqtt.private_endpoint import PrivateEndpoint, until
 from tests.mqtt.test_event_intake import Calls

@@ -28,7 +28,7 @@ from amqtt_rest_bridge.broker.bridge_child import BridgeChild, Spawn
 from amqtt_rest_bridge.broker.repairs import connections, traffic
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from tests.support.forked import ForkedBridge, await_server
 from tests.support.waiting import SECONDS, eventually
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from amqtt_rest_bridge.times import Backoff
 from tests.support.forked import ForkedBridge
 

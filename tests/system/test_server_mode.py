@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from amqtt_rest_bridge.supervisor import Times
+from amqtt_rest_bridge.supervised_tasks import Times
 from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.lossless import load

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.reload import Reloader
-from amqtt_rest_bridge.supervisor import MOST_FAILURES, Supervisor, Times
+from amqtt_rest_bridge.supervised_tasks import MOST_FAILURES, Supervisor, Times
 from amqtt_rest_bridge.times import Backoff
 from tests.bridge.reloading import client_route, server_route
 from tests.support.commands import Workplace
@@ -168,7 +168,7 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
     place.add_plugin("""
     from amqtt_rest_bridge.broker.publisher import Publisher
     from amqtt_rest_bridge.plugin import RestBridgePlugin
-    from amqtt_rest_bridge.supervisor import Times
+    from amqtt_rest_bridge.supervised_tasks import Times
     from amqtt_rest_bridge.times import Backoff
 
     async def fails(publisher):
