@@ -3,8 +3,9 @@
 `parsed_texts` calls `read_blocks` with the statements of one route, as `grammar` has parsed them; `evaluation` reads
 the blocks. Values stay as written.
 
-A mistake is reported once, and what follows it is read as it was meant. So the reader knows the open block, the section
-of it that it reads (`_Section`), and whether the next text or setting belongs to a fault that has been reported.
+Each mistake is reported once, and reading goes on as the author probably meant it. For example, after a misspelt ADD
+line the settings below it are not reported one by one. To do so, `_BlockReader` remembers the open block, the part of
+it that is being read (`_Section`), and whether the next line belongs to a mistake that has been reported.
 """
 
 import re
@@ -31,10 +32,10 @@ _STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Block:
-    """A block: `WITH` lines by name, each a setting that the block has, and the lines below WITH HEADERS.
+    """A block: its settings by name (the `WITH` lines), and its headers (the lines below WITH HEADERS).
 
     `broken` names settings that are present but could not be read; `guessed` names those that an unknown name may mean.
-    None of them is reported as missing.
+    Neither are reported as missing.
     """
 
     kind: BlockKind
@@ -50,7 +51,7 @@ class Block:
 class Definition:
     """One `DEFINE ROUTE ... WITH TYPE REST_API`: its blocks in their order; `name` is None when it cannot be read.
 
-    `broken` names blocks whose first line could not be read. `is_faulty`: an error in its text has been reported.
+    `broken` names blocks whose first line could not be read. `is_faulty`: an error in the text has been reported.
     """
 
     name: str | None
@@ -66,7 +67,7 @@ def is_name(text: str) -> bool:
 
 
 def read_blocks(body: Sequence[Node], definition: Definition, report: Report) -> None:
-    """Put the blocks of a route into its definition, and report what fits nowhere."""
+    """Add the blocks of a route to its definition, and report what belongs to no block."""
     reader = _BlockReader(definition, report)
     for number, node in enumerate(body, start=1):
         reader.read(node, islice(body, number, None))
@@ -84,10 +85,10 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
 
 
 class _Section(Enum):
-    """What the next statement belongs to."""
+    """The part of a block that is being read."""
 
     SETTINGS = auto()
-    """The settings of the open block; before the first block, nothing."""
+    """The settings of the open block. This is also the section before the first block."""
     HEADERS = auto()
     """The lines below WITH HEADERS: ADD adds a header."""
     SKIPPED = auto()
@@ -97,39 +98,40 @@ class _Section(Enum):
 class _BlockReader:
     """Reads the nodes of one definition in order.
 
-    `block` is the last block that could be read, None before the first one. `last` is the statement before, None after
-    other text.
+    `block` is the last block that could be read, None before the first one. `previous` is the statement before the
+    present node, None if other text is before it.
 
-    Two notes keep a mistake from being reported twice. `is_rest_reported`: the next text that is not a statement
-    belongs to a fault that has been reported. `is_missing_block_reported`: the setting before belongs in a block that
-    is missing, and the next one may belong there too.
+    Two flags keep a mistake from being reported twice:
+
+    - `is_next_text_reported`: if text that is not a statement follows, it belongs to a fault that has been reported.
+    - `is_missing_block_reported`: the last setting belongs in a block that is missing. The next one may belong there.
     """
 
     def __init__(self, definition: Definition, report: Report) -> None:
         self.definition = definition
         self.report = report
         self.block: Block | None = None
-        self.last: StatementNode | None = None
+        self.previous: StatementNode | None = None
         self.events: dict[str, Block] = {}  # by name
         self.section = _Section.SETTINGS
-        self.is_rest_reported = self.is_missing_block_reported = False
+        self.is_next_text_reported = self.is_missing_block_reported = False
 
     def read(self, node: Node, following: Iterator[Node]) -> None:
-        """Read a node; `following` are those behind it."""
+        """Read a node; `following` yields the nodes after it."""
         if isinstance(node, OpenComment):
             message = "this comment is never closed"
             self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
-            self.is_rest_reported = False
+            self.is_next_text_reported = False
         elif isinstance(node, Junk):
             if self.section is _Section.SKIPPED:
                 report_open_strings(node.open_strings, self.report)
             else:
-                self._read_lines(node)
-            self.last, self.is_rest_reported = None, False
+                self._read_text(node)
+            self.previous, self.is_next_text_reported = None, False
         else:
             report_open_strings((node.name, *node.pieces), self.report)
-            self.is_rest_reported = False
-            self.last = node
+            self.is_next_text_reported = False
+            self.previous = node
             if node.level is not Level.HEADER:
                 if self.section is _Section.HEADERS:
                     self.section = _Section.SETTINGS
@@ -147,8 +149,8 @@ class _BlockReader:
         if self.block is not None:
             self.block.broken.add(name)
 
-    def _report_twin(self, first: Block, offset: int, message: str) -> None:
-        """Report a block whose kind or name another one has."""
+    def _report_second(self, first: Block, offset: int, message: str) -> None:
+        """Report a block with the kind or name of the `first` one."""
         line = self.report.position(first.offset).line
         self.report.error(FaultCode.DUPLICATE, offset, message, f"the first is in line {line}")
 
@@ -163,7 +165,7 @@ class _BlockReader:
             self._open_unnamed_block(node, node.name.text)
 
     def _open_event(self, node: StatementNode) -> None:
-        """Open an event; report a name that no event can have, or that another one has."""
+        """Open an event; report that its name is missing, not allowed, or the name of another event."""
         block = self.block = Block(BlockKind.EVENT, node.offset)
         self.section = _Section.SETTINGS
         self.definition.blocks.append(block)
@@ -173,9 +175,13 @@ class _BlockReader:
         name = node.pieces[0]
         if len(node.pieces) == 1 and is_name(name.text):
             if self.events.setdefault(name.text, block) is not block:
-                self._report_twin(self.events[name.text], name.offset, f"this route has two events {name.text}")
+                self._report_second(self.events[name.text], name.offset, f"this route has two events {name.text}")
             block.name = name.text
-            return
+        else:
+            self._report_event_name(name)
+
+    def _report_event_name(self, name: Piece) -> None:
+        """Report a text that cannot name an event: it is quoted, a mark follows it, or it holds other characters."""
         message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
         hint = "write it bare, as in ADD EVENT My_Event-1"
         if name.is_string and is_name(name.text[1:-1]):
@@ -185,15 +191,15 @@ class _BlockReader:
         self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
 
     def _open_unnamed_block(self, node: StatementNode, name: str) -> None:
-        """Open a block that takes no name, unlike an event; report text behind it, and a second block of its kind."""
+        """Open a block that takes no name, unlike an event; report text after it, and a second block of its kind."""
         first = node.pieces[0] if node.pieces else None
-        # What follows in the same line may be a setting that only lacks its WITH.
+        # The text after it may be a setting without WITH.
         setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
         broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()
         if first is not None and broken:
             message, hint = f"WITH is missing before {setting}", f"write WITH {setting}"
             self.report.error(FaultCode.MISSING_KEYWORD, first.offset, message, hint)
-            self.is_rest_reported = True
+            self.is_next_text_reported = True
         elif first is not None:
             hint = hints.hint_for_extra_text(node.pieces, "only events have names")
             self.report.error(FaultCode.UNEXPECTED_TEXT, first.offset, f"ADD {name} takes no name", hint)
@@ -201,16 +207,25 @@ class _BlockReader:
         if name == IGNORED_BLOCK:
             self.report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
             return
-        twin = next((block for block in self.definition.blocks if block.kind == name), None)
-        if twin is not None:
-            self._report_twin(twin, node.offset, f"this route has two {name} blocks")
+        same = next((block for block in self.definition.blocks if block.kind == name), None)
+        if same is not None:
+            self._report_second(same, node.offset, f"this route has two {name} blocks")
             return
         self.section = _Section.SETTINGS
         self.block = Block(BlockKind(name), node.offset, broken=broken)
         self.definition.blocks.append(self.block)
 
     def _read_unknown_block(self, node: StatementNode, following: Iterator[Node]) -> None:
-        """Read ADD with an unknown block: it may be a header, a setting, or a misspelt block."""
+        """Read ADD with a name that is not a block.
+
+        These cases are tried in order:
+
+        1. `ADD HEADERS`: the next lines are read as headers.
+        2. A setting, which begins with WITH: it is read as a setting.
+        3. A block in lower case, or with a mark after it: the block is opened.
+        4. A header that is not below WITH HEADERS: the next lines are read as headers.
+        5. Any other name: the lines of this block are skipped.
+        """
         name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
         is_setting = any(plain in rows for rows in PARAMETERS.values())
         is_in_event = block is not None and block.kind is BlockKind.EVENT
@@ -219,9 +234,10 @@ class _BlockReader:
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._report_broken(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
-            self.section, self.is_rest_reported = _Section.HEADERS, True
+            self.section, self.is_next_text_reported = _Section.HEADERS, True
         elif block is not None and is_setting and not is_header:
             message = f"{name} is a setting, which begins with WITH"
+            # HEADERS counts as broken too: the line may have been meant as a header.
             self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.section = _Section.SETTINGS
             self._read_setting(node)
@@ -236,20 +252,24 @@ class _BlockReader:
             self._report_broken(FaultCode.UNKNOWN_BLOCK, HEADERS, node.offset, message, hint)
             self.section = _Section.HEADERS
         else:
-            lines = takewhile(lambda line: isinstance(line, StatementNode) and line.level is Level.SETTING, following)
-            settings = [line.name.text.upper() for line in lines if isinstance(line, StatementNode)]
-            home = next((kind for kind in BlockKind if set(settings) & PARAMETERS[kind].keys()), None)
-            hint = did_you_mean(name, BLOCK_NAMES) or f"known: {', '.join(BLOCK_NAMES)}"
-            if home is not None:
-                hint = question(home)
-                self.definition.broken.add(home)
-            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
-            self.section = _Section.SKIPPED
+            self._skip_unknown_block(node.name, following)
+
+    def _skip_unknown_block(self, name: Piece, following: Iterator[Node]) -> None:
+        """Report an unknown block, and skip its lines. The settings in them show which block was meant."""
+        lines = takewhile(lambda line: isinstance(line, StatementNode) and line.level is Level.SETTING, following)
+        settings = [line.name.text.upper() for line in lines if isinstance(line, StatementNode)]
+        meant = next((kind for kind in BlockKind if set(settings) & PARAMETERS[kind].keys()), None)
+        hint = did_you_mean(name.text, BLOCK_NAMES) or f"known: {', '.join(BLOCK_NAMES)}"
+        if meant is not None:
+            hint = question(meant)
+            self.definition.broken.add(meant)
+        self.report.error(FaultCode.UNKNOWN_BLOCK, name.offset, f"unknown block {name.text}", hint)
+        self.section = _Section.SKIPPED
 
     # Settings.
 
     def _read_setting(self, written: StatementNode) -> None:
-        """Read a setting; report one that is in no block, unknown, there twice or without a value."""
+        """Read a setting; report one that is outside of a block, unknown, set twice or without a value."""
         plain, block = written.name.text.upper(), self.block
         if plain in BLOCK_NAMES:
             hint = f"write ADD {' '.join([plain, *(piece.text for piece in written.pieces[:1])])}"
@@ -260,23 +280,16 @@ class _BlockReader:
         if self.section is _Section.SKIPPED:
             return
         if block is None:
-            home = next((kind for kind in BlockKind if plain in PARAMETERS[kind]), None)
-            if not self.is_missing_block_reported:
-                missing = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
-                hint = f"write {missing.get(home, f'ADD {home}')} before it"
-                message = f"{written.name.text} is outside of a block"
-                self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
-            self.is_missing_block_reported = True
-            self.definition.broken.add(str(home))
+            self._report_outside_block(written)
             return
-        node = self._remove_mark(written, "WITH")
+        node = self._without_mark(written, "WITH")
         if node is None:
             return
         name = node.name
         self.section = _Section.HEADERS if name.text.upper() == HEADERS else _Section.SETTINGS
         parameter = PARAMETERS[block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
-            self._report_unknown(node, block)
+            self._report_unknown_setting(node, block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
             self._report_broken(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
@@ -288,23 +301,34 @@ class _BlockReader:
             self.is_missing_block_reported = False
             block.settings[parameter.name] = node
             if parameter.kind is Kind.HEADERS and node.pieces:
-                self._report_text_behind_headers(node)
+                self._report_text_after_headers(node)
 
-    def _report_text_behind_headers(self, node: StatementNode) -> None:
-        """Report what follows WITH HEADERS: in the next line it is a header without ADD."""
+    def _report_outside_block(self, written: StatementNode) -> None:
+        """Report a setting before the first block, once for several such settings."""
+        home = next((kind for kind in BlockKind if written.name.text.upper() in PARAMETERS[kind]), None)
+        if not self.is_missing_block_reported:
+            missing = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
+            hint = f"write {missing.get(home, f'ADD {home}')} before it"
+            message = f"{written.name.text} is outside of a block"
+            self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
+        self.is_missing_block_reported = True
+        self.definition.broken.add(str(home))
+
+    def _report_text_after_headers(self, node: StatementNode) -> None:
+        """Report the text after WITH HEADERS. On the next line it is a header without ADD."""
         first = node.pieces[0]
-        self.is_rest_reported = first.text[:1] in "{["
+        self.is_next_text_reported = first.text[:1] in "{["
         if not self.report.line_before(first.offset).strip():
-            self.last = replace(node, pieces=())
+            self.previous = replace(node, pieces=())
             self._report_missing_add(first.offset, first.text.removesuffix(":"))
-            self.is_rest_reported = True
+            self.is_next_text_reported = True
         else:
             hint = "each header is a line of its own below: ADD <name> <value>"
             hint = hint if first.text[0] == "{" else hints.hint_for_extra_text(node.pieces, hint)
             self._report_broken(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
 
     def _has_value(self, node: StatementNode, parameter: Parameter) -> bool:
-        """Return whether a setting has a value that can be read; report what is wrong with it."""
+        """Return whether a setting has a value that can be read; report why not."""
         first, name = node.pieces[0] if node.pieces else None, parameter.name
         if first is None:
             hint = f"allowed: {parameter.allowed}"
@@ -314,13 +338,16 @@ class _BlockReader:
                 FaultCode.QUOTES, name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT
             )
         else:
-            if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
+            if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # these refuse a comma later
                 self._warn_of_comma(node)
             return True
         return False
 
-    def _remove_mark(self, node: StatementNode, verb: str) -> StatementNode | None:
-        """Report an = or : between a name and its value. Return the statement if the value can be used, else None."""
+    def _without_mark(self, node: StatementNode, verb: str) -> StatementNode | None:
+        """Return a statement without the = or : between its name and its value, which is reported.
+
+        Return None if the value cannot be used. `verb` is WITH or ADD.
+        """
         name, pieces = node.name, node.pieces
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
         if not name.is_string and plain and plain != name.text:
@@ -328,14 +355,14 @@ class _BlockReader:
             message = f"no {mark} belongs between {plain} and its value"
             hint = f"write {verb} {plain} and the value, with a space between"
             self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
-            self.is_rest_reported = mark == "("
+            self.is_next_text_reported = mark == "("
             if pieces and not value:
                 return replace(node, name=Piece(plain, name.offset))
         elif pieces and not pieces[0].is_string and pieces[0].text in _MARKS:
             message = f"no {pieces[0].text} belongs between {name.text} and its value"
             hint = f"write {verb} {name.text} and the value"
             self.report.error(FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, hint)
-            self.is_rest_reported = True
+            self.is_next_text_reported = True
         else:
             return node
         if self.block is not None:
@@ -343,15 +370,18 @@ class _BlockReader:
         return None
 
     def _warn_of_comma(self, node: StatementNode) -> None:
-        """Warn of a comma behind a value, as other languages require one."""
+        """Warn of a comma after a value, which other languages require."""
         last = node.pieces[-1]
         if last.text.endswith(",") and last.text != ",":
             hint = f"{hints.NO_COMMA}; quote the value if it ends with one"
             message = f"the value of {node.name.text} ends with a comma"
             self.report.warning(FaultCode.OTHER_SYNTAX, last.offset + len(last.text) - 1, message, hint)
 
-    def _report_unknown(self, node: StatementNode, block: Block) -> None:
-        """Report a setting that the block does not have, with what was probably meant."""
+    def _report_unknown_setting(self, node: StatementNode, block: Block) -> None:
+        """Report a setting that the block does not have, with what was probably meant.
+
+        It may be the first word of a name (`REQUEST TIMEOUT`), a header, a setting of another block, or misspelt.
+        """
         name, kind = node.name, block.kind
         plain = name.text.strip("'\"")
         next_word = node.pieces[0].text if node.pieces else ""
@@ -361,7 +391,7 @@ class _BlockReader:
             message, hint = f"unknown setting {plain} {next_word}", f"write {joined}"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, message, hint)
             block.guessed.add(joined)
-            self.is_rest_reported = True
+            self.is_next_text_reported = True
         elif kind is BlockKind.EVENT and looks_like_header and closest(plain, PARAMETERS[kind]) is None:
             hint = f"write ADD {name.text} below WITH HEADERS: each line of a header begins with ADD"
             self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
@@ -378,14 +408,14 @@ class _BlockReader:
         else:
             guesses, hint = hints.explain_unknown_setting(plain, kind)
             block.guessed.update(guesses)
-            self.is_rest_reported = plain.upper() == "HEADER"
+            self.is_next_text_reported = plain.upper() == "HEADER"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
 
     # Headers.
 
     def _read_header(self, written: StatementNode) -> None:
         """Read `ADD <name> <value>` below WITH HEADERS."""
-        self.last = node = self._remove_mark(written, "ADD")
+        self.previous = node = self._without_mark(written, "ADD")
         if self.block is None or node is None:
             return
         name = node.name.text
@@ -400,7 +430,7 @@ class _BlockReader:
         elif name.upper() == "HEADER":
             message, hint = "HEADER is not part of a header line", f"write ADD {node.pieces[0].text}"
             self._report_broken(FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, message, hint)
-            self.is_rest_reported = True
+            self.is_next_text_reported = True
         else:
             self._warn_of_comma(node)
             self.block.headers.append(node)
@@ -411,14 +441,14 @@ class _BlockReader:
 
     # Text that is not a statement.
 
-    def _read_lines(self, junk: Junk) -> None:
-        """Read the lines that only lack their keyword. Report the text before the first of them as one fault."""
-        end, offset = None, junk.offset  # `end`: where the text before them ends in `junk`, None without such a line
+    def _read_text(self, junk: Junk) -> None:
+        """Report each line of a text that is a statement without its keyword, and all text before the first of them."""
+        end, offset = None, junk.offset  # `end`: of the text before the first such line; None if there is none
         for number, line in enumerate(junk.text.split("\n")):
             start = offset + len(line) - len(line.lstrip())
-            if number == 0 and self.is_rest_reported:
+            if number == 0 and self.is_next_text_reported:
                 end = 0  # this line belongs to a fault that has been reported
-            elif self._read_without_keyword(line.strip(), start) and end is None:
+            elif self._report_missing_keyword(line.strip(), start) and end is None:
                 end = start - junk.offset
             offset += len(line) + 1
         if end is None:
@@ -426,8 +456,11 @@ class _BlockReader:
         elif text := junk.text[:end].rstrip():
             self._report_junk(Junk(text, (), junk.offset))
 
-    def _read_without_keyword(self, text: str, offset: int) -> bool:
-        """Read a line that only lacks its WITH or ADD, and report that; return False for any other line."""
+    def _report_missing_keyword(self, text: str, offset: int) -> bool:
+        """Report a line that is a block, setting or header without ADD or WITH; return False for any other line.
+
+        The block is opened, so that the lines below it are read. A setting or header without its keyword is not used.
+        """
         found, block = _FIRST_WORD.match(text), self.block
         begins_line = not self.report.line_before(offset).strip()
         name = found[1].upper() if found and (begins_line or found[1].isupper()) else ""
@@ -451,20 +484,28 @@ class _BlockReader:
         return True
 
     def _report_junk(self, junk: Junk) -> None:
-        """Report text that is not a statement, and forget the value before it where the text may belong to it."""
-        last = self.last.pieces[-1] if self.last is not None and self.last.pieces else None
-        if last is not None and last.open_at is not None:  # reported as not closed
-            self._forget_value()
+        """Report text that is not a statement. If it may belong to the value before it, that value is not used.
+
+        These cases are tried in order:
+
+        1. The text continues a string that is not closed, which has been reported.
+        2. It continues a value, without quotes or GET.
+        3. It continues a comment with #, which is reported as another fault.
+        4. Any other text: unexpected.
+        """
+        piece = self.previous.pieces[-1] if self.previous is not None and self.previous.pieces else None
+        if piece is not None and piece.open_at is not None:
+            self._drop_value()
             return
-        mistake = hints.explain_unreadable_value(junk, self.last)
+        mistake = hints.explain_unreadable_value(junk, self.previous)
         if mistake is not None:
             self.report.error(*mistake)
-            self._forget_value()
+            self._drop_value()
             return
         report_open_strings(junk.open_strings, self.report)
-        if self.last is not None and any(piece.text.startswith("#") for piece in self.last.pieces[:1]):
-            return  # it continues a # comment, which is reported by itself
-        self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.last))
+        if self.previous is not None and any(piece.text.startswith("#") for piece in self.previous.pieces[:1]):
+            return
+        self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.previous))
         found = _STATEMENT.match(junk.text)
         if found is not None and found[1].upper() == "ADD" and self.section is not _Section.HEADERS:
             self.definition.broken.add(found[2].upper())
@@ -472,14 +513,14 @@ class _BlockReader:
         elif found is not None and self.block is not None:
             self.block.broken.add(found[2].upper())
         elif self.report.line_before(junk.offset).strip():
-            self._forget_value()
+            self._drop_value()
 
-    def _forget_value(self) -> None:
-        """Forget the value of the statement before: only a part of it could be read."""
-        if self.block is None or not isinstance(self.last, StatementNode):
+    def _drop_value(self) -> None:
+        """Drop the value of the previous statement, since only a part of it could be read."""
+        if self.block is None or not isinstance(self.previous, StatementNode):
             return
-        name = self.last.name.text.upper()
-        if self.section is _Section.HEADERS and self.block.headers and self.block.headers[-1] is self.last:
+        name = self.previous.name.text.upper()
+        if self.section is _Section.HEADERS and self.block.headers and self.block.headers[-1] is self.previous:
             self.block.headers.pop()
             self.block.broken.add(HEADERS)
         elif self.block.settings.pop(name, None) is not None:
