@@ -1,7 +1,8 @@
-"""The values of settings: parts joined by +, GET, `{env.X}` and `{secret.X}` read, and the text converted.
+"""The values of settings: parts are joined by +, GET, `{env.X}` and `{secret.X}` are read, and the text is converted.
 
-`loader` makes a `BlockSettings` of each block that `definitions` has read; `blocks` makes the model of it. Blocks for
-the file of a secret.
+`loader` makes a `BlockSettings` of each block that `definitions` has read. It evaluates each value (`evaluate`: the
+text), converts it (`forms`), and checks it beside other settings (`check_rules`). `blocks` then builds the model of it.
+Reading a secret waits for its file.
 """
 
 import re
@@ -30,14 +31,14 @@ _ELSEWHERE = "secrets_dir (check, try, lsp: --secrets-dir)"
 
 
 class NotAvailableError(HintedError):
-    """A variable or secret is not available; the message is the reason, without a value."""
+    """A variable or secret is not available; the message is the reason, and never holds a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The environment variables, and the folder that holds one file for each secret.
 
-    `variables` and `secrets` have each name that was read: with None, or with the reason why it is not available.
+    `variables` and `secrets` record each name that was read: None if it is available, else the reason why not.
     """
 
     environment: Mapping[str, str]
@@ -46,7 +47,7 @@ class Environment:
     secrets: dict[str, NotAvailableError | None] = field(default_factory=dict, compare=False)
 
     def value(self, what: str, name: str) -> str:
-        """Return and record a variable ("env") or a secret; raises `NotAvailableError`."""
+        """Return and record the value of a variable (`what` is "env") or secret; raises `NotAvailableError`."""
         record, read = (self.secrets, self.secret) if what == "secret" else (self.variables, self.variable)
         record[name] = None
         try:
@@ -97,21 +98,25 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class NameEnvironment(Environment):
-    """Reads nothing: each variable and secret has its own name for a value, unless `values` has another one."""
+    """An environment for texts that are only shown: `{env.HOST}` has the value "HOST", unless `values` has another."""
 
     values: dict[str, str] = field(default_factory=dict)
 
     def value(self, what: str, name: str) -> str:  # noqa: ARG002  # one name for both
-        """Return the value of a variable or secret, which `values` has from now on."""
+        """Return the value of a variable or secret, and add it to `values`."""
         return self.values.setdefault(name, name)
+
+
+_CHARACTER = re.compile(r"""\r\n|\\["'\\nt]|.""", re.DOTALL)
+"""A character of a string as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a setting, in parts; those that came from outside the file are `Fixed`.
+    """The value of a setting, in parts. A part that came from outside the file is `Fixed`.
 
-    `pieces` is how it was written; `secrets` are the texts in it that are never shown: secrets, and what comes from
-    environment variables whose names are like those of secrets.
+    `pieces` is how it was written. `secrets` are the texts in it that are never shown: secrets, and the values of
+    environment variables with the name of a credential, such as API_KEY.
     """
 
     pieces: tuple[Piece, ...]
@@ -128,8 +133,8 @@ class Value:
         """Return the whole text, with what came from outside."""
         return "".join([part if isinstance(part, str) else part.text for part in self.parts])
 
-    def place_of(self, position: int) -> int:
-        """Return where a character of the text is in the file; where the value begins if a part came from outside."""
+    def file_offset(self, position: int) -> int:
+        """Return the offset in the file of a character of the text; that of the value if a part came from outside."""
         if not all(isinstance(part, str) for part in self.parts):
             return self.offset
         for piece in self.pieces:
@@ -140,7 +145,7 @@ class Value:
         return self.pieces[-1].offset + len(self.pieces[-1].text) - 1
 
     @property
-    def brought_in(self) -> frozenset[str]:
+    def from_outside(self) -> frozenset[str]:
         """Return the texts that came from outside."""
         return frozenset(part.text for part in self.parts if _is_from_outside(part) and part.text)
 
@@ -153,13 +158,13 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """Return the text as a fault may show it: on one line, what came from outside by its name only."""
+        """Return the text as a fault may show it: on one line, with `{env.X}` in place of the variable's value."""
         return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
 
     def hide(self, message: str) -> str:
-        """Replace what came from outside by its names in a message that was made from the text.
+        """Return a message that was made from the text, with `{env.X}` in place of the variable's value.
 
-        A hint that is changed so is no `Question` any more: it is not the text of the file that has to be replaced.
+        A hint that is changed loses its type `Question`: an editor must not write `{env.X}` over the text of the file.
         """
         for part in self.parts:
             if isinstance(part, Fixed) and len(part.text) > 1:
@@ -167,45 +172,26 @@ class Value:
         return message
 
 
-_CHARACTER = re.compile(r"""\r\n|\\["'\\nt]|.""", re.DOTALL)
-"""A character of a string as it is written."""
-
-
-def end_of(piece: Piece, report: Report) -> int:
-    """Return the offset behind a piece of a value."""
-    return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
-
-
-def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[int, int]:
-    """Return begin and end of what a pattern finds, behind the offset `after`, in a value as it is written.
-
-    They are those of the whole value if nothing is found. A caller that looks for many texts passes the end of the last
-    one, so that the search takes linear time.
-    """
-    for piece in value.pieces:
-        if piece.source or piece.offset + len(piece.text) <= after:
-            continue
-        if found := re.compile(pattern).search(piece.text, max(0, after - piece.offset)):
-            return piece.offset + found.start(), piece.offset + found.end()
-    return value.offset, end_of(value.pieces[-1], report)
-
-
 def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
-    """Join the pieces of a value; report what is missing and return None."""
+    """Return the value that pieces make together. If a variable or secret is missing, report it and return None."""
     parts: list[str | Fixed] = []
     complete = True
     for piece in pieces:
         place = piece.offset
         try:
             if piece.source:
-                parts.append(_fixed(piece.source.lower(), piece.text.strip("'\""), environment, needs_escape=False))
+                parts.append(
+                    _read_fixed(piece.source.lower(), piece.text.strip("'\""), environment, needs_escape=False)
+                )
                 continue
             raw, end = piece.text[1:-1] if piece.is_string else piece.text, 0
             for start, stop, constant in placeholders_at_load(raw):
                 place = piece.offset + piece.is_string + start
                 default = None if constant.default is None else unescape(constant.default)
-                brought_in = _fixed(constant.root, constant.argument, environment, needs_escape=True, default=default)
-                parts += [unescape(raw[end:start]), brought_in]
+                from_outside = _read_fixed(
+                    constant.root, constant.argument, environment, needs_escape=True, default=default
+                )
+                parts += [unescape(raw[end:start]), from_outside]
                 end = stop
             parts.append(unescape(raw[end:]))
         except NotAvailableError as error:
@@ -219,8 +205,13 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
 
 
-def _fixed(what: str, name: str, environment: Environment, *, needs_escape: bool, default: str | None = None) -> Fixed:
-    """Return the value of a variable ("env") or secret, or its default; raises `NotAvailableError` without both."""
+def _read_fixed(
+    what: str, name: str, environment: Environment, *, needs_escape: bool, default: str | None = None
+) -> Fixed:
+    """Return the value of a variable (`what` is "env") or secret, else its default.
+
+    Raises `NotAvailableError` if it has neither.
+    """
     try:
         text = environment.value(what, name)
     except NotAvailableError:
@@ -231,23 +222,34 @@ def _fixed(what: str, name: str, environment: Environment, *, needs_escape: bool
 
 
 def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
-    """Return whether a part is the value of a variable or secret, not its default."""
+    """Return whether a part is the value of a variable or secret. Its default is written in the file."""
     return isinstance(part, Fixed) and "|" not in part.label
 
 
-_READ_BY_GET = re.compile(
-    r"""(?P<scheme>(?:Bearer|Basic|Token)\s)?
-    (?:GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
-    |\$\{(?P<brace>[A-Za-z_]\w*)\}|\$(?P<dollar>[A-Z][A-Z0-9_]+)|%(?P<percent>[A-Z][A-Z0-9_]+)%)""",
-    re.VERBOSE,
-)
+def end_of(piece: Piece, report: Report) -> int:
+    """Return the offset of the end of a piece of a value."""
+    return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
+
+
+def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[int, int]:
+    """Return begin and end of the first match of a pattern in a value as it is written, after the offset `after`.
+
+    Without a match they are those of the whole value. A caller that searches for many texts passes the end of the last
+    match, so that the search takes linear time.
+    """
+    for piece in value.pieces:
+        if piece.source or piece.offset + len(piece.text) <= after:
+            continue
+        if found := re.compile(pattern).search(piece.text, max(0, after - piece.offset)):
+            return piece.offset + found.start(), piece.offset + found.end()
+    return value.offset, end_of(value.pieces[-1], report)
 
 
 class BlockSettings:
-    """The settings of one block: as texts, and converted.
+    """The settings of one block: their texts, and their converted values.
 
-    All values are converted at once, so that all faults of a block are reported. `failed` names the settings that are
-    there but have no usable value, or that an unknown name may have meant.
+    All values are converted at once, so that all faults of a block are reported. `failed` names settings that are
+    written but have no usable value, and settings that an unknown name may have meant.
     """
 
     def __init__(self, block: Block, report: Report, environment: Environment) -> None:
@@ -255,7 +257,7 @@ class BlockSettings:
         self.report = report
         self.failed = block.broken | block.guessed
         self.secrets: set[str] = set()  # texts that are never shown
-        self.in_addresses: set[str] = set()  # what variables hold in addresses, which pages do not show either
+        self.in_addresses: set[str] = set()  # values of variables in addresses, which pages do not show either
         self.texts: dict[str, Value] = {}  # by setting: its value as a text
         self.values: dict[str, Any] = {}  # by setting: its value, converted
         self.headers: list[tuple[Value, Value]] = []
@@ -267,22 +269,24 @@ class BlockSettings:
             header = evaluate((line.name,), environment, report)
             value = evaluate(line.pieces, environment, report)
             if header is not None and value is not None:
-                _report_unread(f"header {header.shown}", value, report, is_secret=False, has_placeholders=True)
-                self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
+                _report_unread_variable(f"header {header.shown}", value, report, is_secret=False, has_placeholders=True)
+                self.secrets |= value.secrets | (value.from_outside if is_credential(header.text) else frozenset())
                 self.headers.append((header, value))
 
     def _read(self, parameter: Parameter, value: Value | None) -> None:
-        """Convert the value of a setting; one that is None could not be read, which has been reported."""
+        """Convert the value of a setting. None is a value that could not be read, which has been reported."""
         if value is None:
             self.failed.add(parameter.name)
             return
         self.secrets |= value.secrets
         if parameter.secret:
-            self.secrets |= {value.text, *value.brought_in} - {""}
+            self.secrets |= {value.text, *value.from_outside} - {""}
         is_secret, has_placeholders = parameter.secret or parameter.name in USER_NAMES, bool(parameter.placeholders)
-        _report_unread(parameter.name, value, self.report, is_secret=is_secret, has_placeholders=has_placeholders)
+        _report_unread_variable(
+            parameter.name, value, self.report, is_secret=is_secret, has_placeholders=has_placeholders
+        )
         try:
-            # Nothing would fill a placeholder of a message there. A password may hold such a text.
+            # Such a setting is used as it is written, so `{payload}` in it is a mistake. Only a password may hold it.
             is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
             names = () if has_placeholders or is_password else parse(value.parts, Place.TEXT, Mode.CLIENT).names
             if names:
@@ -300,19 +304,19 @@ class BlockSettings:
             self.report.error(FaultCode.INVALID_VALUE, value.offset, message, hint, end=end)
 
     def has(self, name: str) -> bool:
-        """Return whether a setting is there, even if its value cannot be used."""
+        """Return whether a setting is written, even if its value cannot be used."""
         return name in self.block.settings or name in self.block.broken
 
     def may_have(self, name: str) -> bool:
-        """Return whether a setting is there, or an unknown name may have meant it: then it is not missed."""
+        """Return whether a setting is written, or an unknown name may have meant it, so that it is not missing."""
         return name in self.block.settings or name in self.failed
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting, its default as the table has it where it is missing or at fault."""
+        """Return the value of a setting; if it is missing or at fault, its default as the table of settings has it."""
         return self.values.get(name, PARAMETERS[self.block.kind][name].default)
 
     def offset(self, name: str) -> int:
-        """Return the offset of a setting's value; that of the block when it has none."""
+        """Return the offset of a setting's value, or that of the block if it has none."""
         return self.texts[name].offset if name in self.texts else self.block.offset
 
     def range(self, name: str) -> tuple[Position, Position]:
@@ -325,7 +329,7 @@ class BlockSettings:
     def error(
         self, code: FaultCode, name: str, message: str, hint: str | None = None, at: _Range | None = None
     ) -> None:
-        """Report that a setting cannot be used, for what is `at` two offsets, by default its whole value."""
+        """Report that a setting cannot be used; `at` is the range of the fault, by default the whole value."""
         self.failed.add(name)
         if name in self.texts:
             message = self.texts[name].hide(message)
@@ -346,54 +350,62 @@ class BlockSettings:
         return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
 
     def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
-        """Report settings whose rows require another one that is missing, or exclude one that is there.
+        """Check each setting beside the other settings that it excludes or requires, by its row in `parameters`.
 
-        The rules of any of these modes count. A missing setting that several require is reported once, at the first.
+        Rules for one of these modes count. Settings that are `ignored` are not checked.
         """
         applying = {Applies.BOTH, *(Applies(mode) for mode in modes)}
         reported: set[Rule] = set()
         for row in PARAMETERS[self.block.kind].values():
-            if row.name in ignored or row.name not in self.values:
-                continue
-            written, has_effect = self._written(row.name), True
-            for rule in (rule for rule in row.excludes if rule.applies in applying and self._is_met(rule)):
-                if rule.strict:
-                    other = f"{rule.name} {self._written(rule.name)}" if rule.values else rule.name
-                    self.error(FaultCode.EXCLUDES, row.name, f"{row.name} and {other} are both set", rule.hint)
-                else:
-                    has_effect = False
-                    message = f"{row.name} has no effect with {rule.name}"
-                    self.warning(FaultCode.NO_EFFECT, row.name, message, rule.hint)
-            for rule in row.requires if has_effect else ():
-                is_off = bool(rule.values) and written == "false"
-                counts = rule.applies in applying and rule.having in ("", written) and not is_off
-                if not counts or rule in reported or rule.name in self.failed or self._is_met(rule):
-                    continue
-                if rule.strict:
-                    reported.add(rule)
-                    self.error(FaultCode.REQUIRES, row.name, f"{row.name} is set without {rule.name}", rule.hint)
-                else:
-                    lack = (
-                        f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
-                    )
-                    self.warning(FaultCode.NO_EFFECT, row.name, f"{row.name} has no effect{lack}", rule.hint)
+            if row.name in self.values and row.name not in ignored and self._check_excluded(row, applying):
+                self._check_required(row, applying, reported)
 
-    def _written(self, name: str) -> str:
-        """Return a value as its row has it."""
-        return str(self.value(name)).lower()
+    def _check_excluded(self, row: Parameter, applying: Collection[Applies]) -> bool:
+        """Report settings that a setting excludes; return whether the setting has an effect beside them."""
+        has_effect = True
+        for rule in row.excludes:
+            if rule.applies not in applying or not self._is_met(rule):
+                continue
+            if rule.strict:
+                other = f"{rule.name} {self._in_lower_case(rule.name)}" if rule.values else rule.name
+                self.error(FaultCode.EXCLUDES, row.name, f"{row.name} and {other} are both set", rule.hint)
+            else:
+                has_effect = False
+                message = f"{row.name} has no effect with {rule.name}"
+                self.warning(FaultCode.NO_EFFECT, row.name, message, rule.hint)
+        return has_effect
+
+    def _check_required(self, row: Parameter, applying: Collection[Applies], reported: set[Rule]) -> None:
+        """Report settings that a setting requires. If several settings require the same one, report the first only."""
+        value = self._in_lower_case(row.name)
+        for rule in row.requires:
+            is_off = bool(rule.values) and value == "false"
+            counts = rule.applies in applying and rule.having in ("", value) and not is_off
+            if not counts or rule in reported or rule.name in self.failed or self._is_met(rule):
+                continue
+            if rule.strict:
+                reported.add(rule)
+                self.error(FaultCode.REQUIRES, row.name, f"{row.name} is set without {rule.name}", rule.hint)
+            else:
+                lack = f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
+                self.warning(FaultCode.NO_EFFECT, row.name, f"{row.name} has no effect{lack}", rule.hint)
 
     def _is_met(self, rule: Rule) -> bool:
-        """Return whether the setting that a rule names is there, or has one of its values."""
-        return self._written(rule.name) in rule.values if rule.values else rule.name in self.values
+        """Return whether the setting of a rule has one of the rule's values, or any value if the rule has none."""
+        return self._in_lower_case(rule.name) in rule.values if rule.values else rule.name in self.values
+
+    def _in_lower_case(self, name: str) -> str:
+        """Return a value as rules have it: as text in lower case."""
+        return str(self.value(name)).lower()
 
     def warn_of_unused(self, mode: Mode) -> None:
-        """Warn of settings that mean nothing in a mode."""
+        """Warn of settings that have no effect in a mode."""
         for name, node in self.block.settings.items():
             if PARAMETERS[self.block.kind][name].applies not in (Applies.BOTH, Applies(mode)):
                 self.report.warning(FaultCode.NO_EFFECT, node.offset, f"{name} has no effect in {mode} mode")
 
     def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
-        """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
+        """Report each setting of `hints` that is missing, with its hint; return whether all of them can be used."""
         for name, hint in hints.items():
             if not self.may_have(name):
                 self.report.error(
@@ -402,18 +414,28 @@ class BlockSettings:
         return all(name in self.values and name not in self.failed for name in hints)
 
     def build(self, kind: type[_Model], **read: Any) -> _Model:
-        """Build a class of the model: each value goes to the field of its name in lower case, unless it was `read`."""
+        """Return a block of the model: a field has its value of `read`, else that of the setting with its name."""
         usable = ((field.name, field.name.upper()) for field in fields(kind))
         values = {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
         return kind(**values | read)
 
 
-def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, has_placeholders: bool) -> None:
-    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes.
+_LOOKS_LIKE_VARIABLE = re.compile(
+    r"""(?P<scheme>(?:Bearer|Basic|Token)\s)?
+    (?:GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
+    |\$\{(?P<brace>[A-Za-z_]\w*)\}|\$(?P<dollar>[A-Z][A-Z0-9_]+)|%(?P<percent>[A-Z][A-Z0-9_]+)%)""",
+    re.VERBOSE,
+)
+
+
+def _report_unread_variable(
+    name: str, value: Value, report: Report, *, is_secret: bool, has_placeholders: bool
+) -> None:
+    """Warn of a text that looks like a variable but is not replaced: `$KEY`, `%KEY%`, and a GET within quotes.
 
     `${KEY}` is an error in a credential; in a setting with placeholders it is reported as a misspelt one.
     """
-    found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
+    found = _LOOKS_LIKE_VARIABLE.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
     if found is None:
         return
     brace = found["brace"]

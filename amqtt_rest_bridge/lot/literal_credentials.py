@@ -54,7 +54,7 @@ def literal_credentials(
                 found.append((f"the header {header}", line, f'GET SECRET "{secret}"'))
         for holder, node, example in found:
             value = evaluate(node.pieces, environment, Report("", ""))
-            if value is not None and value.text and not value.brought_in and not _PLACEHOLDER.search(value.text):
+            if value is not None and value.text and not value.from_outside and not _PLACEHOLDER.search(value.text):
                 scheme, secret = _SCHEME.match(value.text), _SECRET_NAME.findall(example)[0]
                 written = f'GET SECRET "{secret}"'
                 written = f'"{scheme[0]}" + {written}' if scheme else written

@@ -148,7 +148,7 @@ def _warn_of_broken_json(template: PlaceholderText, name: str, value: Value, mod
             if any(isinstance(part, Fixed) and not part.needs_escape for part in value.parts):
                 fault = ValueError()  # what GET has read may be JSON's own text, which is not shown
             position, reason, hint = explain_broken_json(text, fault, mode)
-            place = value.place_of([*places, length][begin + position])
+            place = value.file_offset([*places, length][begin + position])
             report.warning(FaultCode.NOT_JSON, place, f"{name} is not JSON: {reason}", hint)
             return
         begin += len(text)
