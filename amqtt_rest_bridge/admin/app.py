@@ -205,7 +205,8 @@ class AdminPort:
                 return pages.chart(unquote(name), asked.range)
             case ["runs"]:
                 asked, wanted = page_query_of(query, time.time())
-                return pages.runs(self._recorder.find(wanted), asked)
+                waiting = [one.run for one in self._recorder.kept.open(wanted.route)]
+                return pages.runs(self._recorder.find(wanted), asked, sum(map(wanted.wants, waiting)))
             case ["runs", run]:
                 return self._show_run(run, is_refused="refused" in query)
             case ["playground"]:
@@ -274,7 +275,7 @@ class AdminPort:
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
         runs = self._recorder.find(wanted)
-        return self._pages.route(name, numbers, runs, query, self._recorder.kept.open_by_code(name))
+        return self._pages.route(name, numbers, runs, query, self._recorder.kept.open_alike(name))
 
     def _show_run(self, name: str, *, is_refused: bool) -> Response:
         """Return the page of a run."""
@@ -283,9 +284,9 @@ class AdminPort:
             return refused(NO_RUN, SAFE)
         (run,) = found
         again = kept.get(run.retried_as or "")
-        alike = {} if run.route is None else kept.open_by_code(run.route)
+        alike = kept.open_alike(run.route or "")
         return self._pages.run(
-            self._whole(run), None if again is None else again.run, alike.get(run.code or "", 0),
+            self._whole(run), None if again is None else again.run, alike[run.status, run.code or ""],
             is_refused=is_refused,
         )  # fmt: skip
 
@@ -316,8 +317,8 @@ class AdminPort:
             case []:
                 alike = retry_form_of(request.body)
                 answer = await retry(alike)
-                page = f"/routes/{quote(alike.route or '', safe='')}"
-                return _see_other(f"{page}?started={len(answer.started)}&refused={len(answer.refused)}")
+                page = "/runs?outcome=open&" if alike.route is None else f"/routes/{quote(alike.route, safe='')}?"
+                return _see_other(f"{page}started={len(answer.started)}&refused={len(answer.refused)}")
             case ["runs", run]:
                 answer = await retry(RetryQuery([run]))
                 return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")

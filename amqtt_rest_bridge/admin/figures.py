@@ -6,6 +6,7 @@ same ones.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -192,6 +193,7 @@ class Figures:
         elif broker.trouble is not None:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._bridge.troubles
+        waiting = Counter(map(self._recorder.problems.kind_of, (one.run for one in self._recorder.kept.open())))
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         return BridgeNumbers(
             restarts=broker.restarts,
@@ -200,7 +202,7 @@ class Figures:
             unmatched=self._unmatched.totals(),
             unmatched_paths=self._unmatched.most_frequent(),
             spool_refusing=broker.refusing is not None,
-            problems=self._recorder.problems.present(time.time(), successes)[:_MOST_PROBLEMS],
+            problems=self._recorder.problems.present(time.time(), successes, waiting)[:_MOST_PROBLEMS],
             group=self._bridge.group_numbers,
             pids=self._pids,
             dropped=broker.dropped,

@@ -56,6 +56,21 @@ def run_object(run: Run) -> dict[str, Any]:
     }
 
 
+def page_problems(numbers: Numbers) -> list[dict[str, Any]]:
+    """Return the present problems in the order of pages, which show requests that matched no endpoint apart.
+
+    First come those that last and whose routes are not Green, then others that last, those that have passed, and those
+    that are resolved; in each the newest first, and of the same minute those with most messages.
+    """
+
+    def rank(one: Mapping[str, Any]) -> int:
+        healths = [numbers.routes[name].health for name in one["routes"] if name in numbers.routes]
+        return 3 if one["state"] == "resolved" else 2 if one["passed"] else all(health == "Green" for health in healths)
+
+    found = [asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)} for one in numbers.bridge.problems]
+    return sorted(sorted(found, key=lambda one: (one["last"][:16], one["count"]), reverse=True), key=rank)
+
+
 def problem_objects(numbers: Numbers) -> list[dict[str, Any]]:
     """Return the present problems, open ones before resolved ones, most messages first.
 

@@ -234,9 +234,9 @@ class KeptRuns:
         """Return the failures of a route, or all, that wait for a retry: unsent ones whose message is kept."""
         return [run for run in self.unsent(route) if run.payload is not None]
 
-    def open_by_code(self, route: str) -> dict[str, int]:
-        """Return how many failures of a route wait for a retry, by code."""
-        return dict(sorted(Counter(run.run.code or "" for run in self.open(route)).items()))
+    def open_alike(self, route: str) -> Counter[tuple[int | None, str]]:
+        """Return how many failures of a route wait for a retry, by status and code."""
+        return Counter((run.run.status, run.run.code or "") for run in self.open(route))
 
     def unresolved(self) -> list[KeptRun]:
         """Return the failures whose messages have not been sent again with success, the oldest first."""

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.figures import Figures, Numbers
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.json_objects import problem_objects, run_object, unmatched_object
+from amqtt_rest_bridge.admin.json_objects import page_problems, run_object, unmatched_object
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import OUTCOMES, PageQuery
 from amqtt_rest_bridge.admin.route_rows import Row, groups, row, rows, sort_rows, summary
@@ -94,7 +95,7 @@ class StatusPages:
     def _attention(self, numbers: Numbers) -> dict[str, Any]:
         return {
             "reasons": numbers.bridge.reasons,
-            "problems": problem_objects(numbers),
+            "problems": page_problems(numbers),
             "unmatched": unmatched_object(numbers)["unmatched"],
             "open_failures": {
                 name: route.open_failures for name, route in numbers.routes.items() if route.open_failures
@@ -123,9 +124,9 @@ class StatusPages:
         )
 
     def route(
-        self, name: str, numbers: Numbers, runs: Sequence[Run], query: PageQuery, alike: Mapping[str, int]
+        self, name: str, numbers: Numbers, runs: Sequence[Run], query: PageQuery, alike: Counter[tuple[int | None, str]]
     ) -> Response:
-        """Return the page of one route; `alike` counts failures that can be sent again, by code."""
+        """Return the page of one route; `alike` counts failures that can be sent again, by status and code."""
         route = self.routes[name]
         shown = row(numbers.routes[name], self._history)
         return self._page(
@@ -138,7 +139,7 @@ class StatusPages:
             outcomes=OUTCOMES,
             query=query,
             may_retry=self._may_retry,
-            alike=alike,
+            alike=alike.most_common(),
             **self._chart(name, query.range),
         )
 
@@ -152,12 +153,14 @@ class StatusPages:
         latency = charts.latency_chart(self._history.latencies(name, span), RANGES[span][1])
         return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
-    def runs(self, runs: Sequence[Run], query: PageQuery) -> Response:
-        """Return the page of the runs of all routes."""
+    def runs(self, runs: Sequence[Run], query: PageQuery, waiting: int) -> Response:
+        """Return the page of the runs of all routes; `waiting` is how many of those asked for wait for a retry."""
         return self._page(
             "runs",
             runs=[self._with_tries(run_object(one)) for one in runs],
             query=query,
+            waiting=waiting,
+            may_retry=self._may_retry,
             outcomes=OUTCOMES,
             names=sorted(self.routes, key=str.lower),
         )

@@ -9,7 +9,8 @@ So the memory is bounded: 200 problems, and the calls that are tried again.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Run
@@ -23,10 +24,13 @@ LISTED_SECONDS: Final = 600.0
 If all its messages were sent again with success, it is listed as resolved for this time after the last of them. If all
 of them succeeded with a later try of their calls, it is not listed.
 """
+PASSED_SECONDS: Final = 60.0
+"""How long after its last message a problem counts as one that has passed, if its routes have had successes since."""
 _MOST_PROBLEMS: Final = 200  # beyond them, the problem with the oldest last message is forgotten
 _MOST_ROUTES: Final = 1000
+_NONE: Final[Mapping[Any, int]] = MappingProxyType({})
 
-_Kind = tuple[str, str, int | None]
+Kind = tuple[str, str, int | None]
 """Code, target, status."""
 
 
@@ -34,7 +38,7 @@ _Kind = tuple[str, str, int | None]
 class _CountedProblem:
     """A problem as it is counted."""
 
-    kind: _Kind
+    kind: Kind
     first: float
     last: float
     count: int = 0
@@ -68,7 +72,7 @@ class Problems:
 
     def __init__(self) -> None:
         self._targets: dict[tuple[str, str], str] = {}  # by route and event
-        self._counted: dict[_Kind, _CountedProblem] = {}
+        self._counted: dict[Kind, _CountedProblem] = {}
         self.retrying: dict[int, _CountedProblem] = {}
         """Calls that are tried again, by their number."""
 
@@ -128,9 +132,13 @@ class Problems:
 
     def _problem_of(self, failure: Run) -> _CountedProblem | None:
         """Return the problem that a failure was counted in, None if it has ended since."""
-        target = self._targets.get((failure.route or "", failure.event or ""), "")
-        counted = self._counted.get((failure.code or "", target, failure.status))
+        counted = self._counted.get(self.kind_of(failure))
         return counted if counted is not None and failure.time >= counted.first else None
+
+    def kind_of(self, failure: Run) -> Kind:
+        """Return the code, target and status that a failure is counted by."""
+        target = self._targets.get((failure.route or "", failure.event or ""), "")
+        return failure.code or "", target, failure.status
 
     def open_tries(self) -> Iterator[Run]:
         """Iterate over the last failed tries of calls that have not ended."""
@@ -143,10 +151,12 @@ class Problems:
             hint = hint_of(code, None)
             self._add(Run(now, "call", None, route, event, code=code, message=message, hint=hint), 1, None)
 
-    def present(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
+    def present(
+        self, now: float, last_successes: Mapping[str, float | None], waiting: Mapping[Kind, int] = _NONE
+    ) -> list[Problem]:
         """Return the listed problems: open ones before resolved ones, those with most messages first.
 
-        `last_successes` by route is Unix time, None before one.
+        `last_successes` by route is Unix time, None before one. `waiting` counts the failures that wait for a retry.
         """
         for kind, counted in list(self._counted.items()):
             counted.last = min(counted.last, now)  # after the clock was set back, later successes count
@@ -166,14 +176,22 @@ class Problems:
                 retrying=len(counted.retrying),
                 state="resolved" if counted.is_resolved else "open",
                 sent_again=counted.sent_again,
+                waiting=waiting.get(kind, 0),
+                passed=not counted.retrying
+                and now - counted.last >= PASSED_SECONDS
+                and not self._lasts(counted, last_successes),
             )
             for kind, counted in self._counted.items()
             if counted.retrying
             or counted.is_resolved
             or now - counted.last < LISTED_SECONDS
-            or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
+            or self._lasts(counted, last_successes)
         ]
         return sorted(found, key=lambda one: one.place)
+
+    def _lasts(self, counted: _CountedProblem, last_successes: Mapping[str, float | None]) -> bool:
+        """Return whether one of its routes has had no success since its last message."""
+        return any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
 
     def _add(self, run: Run, count: int, ended: str | None) -> _CountedProblem | None:
         """Add a run to its problem, and return the problem; None if its event was removed.

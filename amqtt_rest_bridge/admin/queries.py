@@ -30,13 +30,15 @@ _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Failures whose messages are to be sent again: those of these ids, of a route, a code or both, or `all`.
 
-    At most `MOST_RUNS`, the oldest first.
+    Forms of pages also name `status` and `target` of a problem. At most `MOST_RUNS`, the oldest first.
     """
 
     ids: list[str] | None = None
     route: str | None = None
     code: str | None = None
     all: bool = False
+    status: int | None = None
+    target: str | None = None
 
 
 class BadQueryError(BridgeError):
@@ -135,7 +137,7 @@ def focus_of(query: Mapping[str, Sequence[str]]) -> Node | None:
 
 
 def _count(text: str | None) -> int | None:
-    """Return a number of retries, None for any other text."""
+    """Return a number, None for any other text."""
     return int(text) if text is not None and re.fullmatch("[0-9]{1,4}", text, re.ASCII) else None
 
 
@@ -155,9 +157,9 @@ def retry_of(body: bytes) -> RetryQuery:
 
 
 def retry_form_of(body: bytes) -> RetryQuery:
-    """Read the form of a page that has failures of a route with one code sent again; raises `BadQueryError`."""
-    form = parse_qs(body.decode("utf-8", "replace"))
-    route, code = (form.get(name, [""])[-1] for name in ("route", "code"))
-    if not route or not code:
-        raise BadQueryError("The form names no route and code")
-    return RetryQuery(None, route, code)
+    """Read the form of a page that has failures with one code, or all, sent again; raises `BadQueryError`."""
+    form = {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+    code, status = form.get("code"), _count(form.get("status"))
+    if code is None and "all" not in form:
+        raise BadQueryError("The form names no code, and not all")
+    return RetryQuery(None, form.get("route"), code, "all" in form, status, form.get("target"))

@@ -108,7 +108,13 @@ class Retries:
         self._recorder.keep_pending()
         is_search, kept, done = wanted.ids is None, self._recorder.kept, Retried([], [])
         if wanted.ids is None:  # the oldest first
-            names = [run.run.id or "" for run in kept.unsent(wanted.route, wanted.code)[MOST_RUNS - 1 :: -1]]
+            kind_of = self._recorder.problems.kind_of
+            alike = [
+                run.run.id or ""
+                for run in kept.unsent(wanted.route, wanted.code)
+                if wanted.status in (None, run.run.status) and wanted.target in (None, kind_of(run.run)[1])
+            ]
+            names = alike[MOST_RUNS - 1 :: -1]
         else:
             names = list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
         # Failures that were asked for by id are held: retries that fail at once may push them out before their turn.

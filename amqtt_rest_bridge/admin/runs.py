@@ -116,8 +116,8 @@ class Problem(Struct, frozen=True):
     `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
     at most `MOST_NAMED`, `counts` their parts of `count`; times are Unix time. Of `count` messages, `retrying` have not
     ended: a try of each has failed, and another one follows; `sent_again` failed and were sent again with success.
-    `state` is "open", or "resolved" once all were sent again. `run` is the newest run that has ended, or without one
-    the newest that has not.
+    `waiting` are kept and wait for a retry. `state` is "open", or "resolved" once all were sent again; `passed` is
+    whether its routes work again. `run` is the newest run that has ended, or without one the newest that has not.
     """
 
     code: str
@@ -134,6 +134,8 @@ class Problem(Struct, frozen=True):
     state: str = "open"
     sent_again: int = 0
     counts: list[int] = []
+    waiting: int = 0
+    passed: bool = False
 
     @property
     def place(self) -> tuple[bool, int]:

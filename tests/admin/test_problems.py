@@ -116,6 +116,16 @@ def test_a_message_counts_where_its_last_try_has_failed(problems: Problems) -> N
     assert counts(problems) == {("http_status", 500): (1, 0, "run-1")}
 
 
+def test_a_problem_has_passed_once_its_routes_have_worked_for_a_minute_and_says_what_waits_for_a_retry(
+    problems: Problems,
+) -> None:
+    problems.add_failure(replace(BUSY, kind="call"))
+    waiting = {problems.kind_of(BUSY): 1}
+    shown = [problems.present(*when, waiting)[0] for when in ((159.0, {"R": 105.0}), (160.0, {"R": 99.0}))]
+    shown += problems.present(160.0, {"R": 105.0}, waiting)
+    assert [(one.passed, one.waiting) for one in shown] == [(False, 1), (False, 1), (True, 1)]
+
+
 def test_what_is_tried_again_is_listed_however_old_its_last_try_is(problems: Problems) -> None:
     problems.add_failed_try(1, BUSY)
     assert len(problems.present(200.0 + LISTED_SECONDS, {"R": 200.0})) == 1

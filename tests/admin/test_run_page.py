@@ -1,5 +1,6 @@
 """From the status page to a successful retry, in a real browser: at most three clicks, on a phone too."""
 
+import functools
 import html
 import itertools
 import json
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import load_routes
+from amqtt_rest_bridge.admin import problems
 from tests.admin.test_kept_requests import ASKS, ask, kept
 from tests.support import asking, embedded_broker
 from tests.support.admin_client import (
@@ -130,11 +132,12 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
         for path in ("/hook", "/guarded", "/hok?token=hush"):
             headers = {"X-Hub-Signature-256": "sha256=00", "Authorization": "Bearer wrong"}
             assert asking.ask(host.http_port, path, b"{}", **headers).status >= 400
-        codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
+        codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized"]
         page.wait(f"{codes}.every((code) => {PROBLEMS}.includes(code))")
         (unsigned,) = [run for run in runs(admin) if run["code"] == "invalid_signature"]
         assert "its caller has to mend" in admin.text(f"/runs/{unsigned['id']}")
         page.wait("!document.querySelector('[data-unmatched]').hidden")
+        assert not page.evaluate(f"{PROBLEMS}.includes('404')"), "it is shown once"
         cells = "[...document.querySelectorAll('[data-unmatched] td')].slice(0, 4).map((cell) => cell.innerText)"
         assert page.evaluate(f"{cells}.join('|')") == f"1|POST /hok|{host.http_port}|404"
         reason = "document.querySelector('[data-route=Guarded] [data-cell=reason]').innerText"
@@ -293,10 +296,12 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         target.answer = lambda _: (200, b"{}")
         page.open(url(admin))
         page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
-        click(page, FIRST_PROBLEM, "Retry all 5 with http_status")
+        question = "Send 5 messages of route Orders that failed with 422 http_status again?"
+        assert page.evaluate("document.querySelector('[data-problems] .ask form span').textContent") == question
+        click(page, FIRST_PROBLEM, "Retry all 5 with 422 http_status")
         assert not page.evaluate("document.querySelector('.ask form').checkVisibility()"), "it asks first"
         page.evaluate("document.querySelector('.ask summary').click()")
-        assert page.text(".ask form span") == "Send 5 messages of route Orders that failed with http_status again?"
+        assert page.text(".ask form span") == question
         assert page.text(".ask form button") == "Send 5 again"
         click(page, ".ask form button", "5 sent again.")
         assert sorted(topic for topic, _ in client.messages(5)) == [f"done/{number}" for number in range(5)]
@@ -308,6 +313,50 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         assert (status, answer) == (303, "/routes/Orders?started=0&refused=0")
         assert post(admin, "/retry", b"route=Orders")[0] == 400
         assert post(admin, "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
+
+
+def test_open_failures_have_a_page_with_their_reasons_that_sends_all_of_them_again(
+    target: Recorder, page: Page, hosting: Hosting
+) -> None:
+    with bridging(hosting, client_route(target.url)) as (_, admin, client):
+        for status in (422, 404):
+            target.answer = functools.partial(lambda code, _: (code, b"{}"), status)
+            failed(client, f"orders/{status}")
+        target.answer = lambda _: (200, b"{}")
+        page.open(url(admin, "/runs?outcome=open"))
+        assert page.text("h1") == "Failures that wait for a retry"
+        assert "the server answered 404 Not Found" in page.text(".runs summary")
+        page.evaluate("document.querySelector('.ask summary').click()")
+        assert page.text(".ask form span") == "Send 2 messages again?"
+        click(page, ".ask form button", "2 sent again.")
+        client.messages(2)
+        assert "Retry" not in admin.text("/runs?outcome=open")
+
+
+def test_the_first_page_begins_with_what_is_wrong_now_and_folds_problems_after_the_fifth(
+    target: Recorder, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = client_route(target.url) + client_route(target.url, name="Well").replace("orders/", "well/")
+    with bridging(embedded_broker.hosting, routes) as (_, admin, client):
+        for status in range(401, 407):
+            target.answer = functools.partial(lambda code, _: (code, b"{}"), status)
+            failed(client, f"well/{status}")
+        target.answer = lambda _: (200, b"{}")
+        client.publish("well/1", b"")
+        client.message()
+        target.answer = lambda _: (500, b"{}")
+        failed(client)
+        monkeypatch.setattr(problems, "PASSED_SECONDS", 0.0)
+        page.open(url(admin))
+        titles = page.evaluate(
+            "[...document.querySelectorAll('[data-problems] .cause code')].map((one) => one.innerText)"
+        )
+        assert (titles[0], len(titles)) == ("500 http_status", 7)
+        states = page.evaluate("[...document.querySelectorAll('[data-state]')].map((one) => one.dataset.state)")
+        assert states == ["open", *["passed"] * 6]
+        assert page.text(".resolved") == "The route works again; 1 message waits for a retry."
+        heights = page.evaluate("[...document.querySelectorAll('[data-problems] li')].map((one) => one.offsetHeight)")
+        assert max(heights[5:]) < 60 < min(heights[:5]), "one line each"
 
 
 def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_their_boxes(

@@ -170,7 +170,7 @@ function merge(old, wanted) {
     else if (own.nodeName !== node.nodeName) own.replaceWith(node);
     else if (own.nodeType !== Node.ELEMENT_NODE) own.data = node.data;
     else if (!own.isEqualNode(node)) {
-      for (const { name } of [...own.attributes]) if (!node.hasAttribute(name)) own.removeAttribute(name);
+      for (const { name } of [...own.attributes]) if (!node.hasAttribute(name) && name !== "open") own.removeAttribute(name);
       for (const { name, value } of node.attributes) if (own.getAttribute(name) !== value) own.setAttribute(name, value);
       merge(own, node);
     }
