@@ -151,6 +151,7 @@ class _File(_Member, frozen=True):
 _UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
 _EXPECTED: Final = re.compile("Expected `(.*)`, got `(.*)`")
 _WORDS: Final = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "bool": "a boolean"}
+_OTHER_NAMES: Final = {"messages": "write message for the first one, and batch for those that follow"}
 _KINDS: Final = (*_Member.__subclasses__(), *_Content.__subclasses__())
 _MEMBERS: Final = sorted({name for kind in _KINDS for name in kind.__struct_fields__})
 
@@ -201,7 +202,11 @@ def read(path: Path) -> CaseFile:
         # msgspec's message with the words of YAML, behind the place: `tests[0].sends: must be a list, not text`.
         what, _, place = str(error).partition(" - at ")
         if unknown := _UNKNOWN.fullmatch(what):
-            hint = did_you_mean(unknown[1], _MEMBERS) or "the reference has a table of all members"
+            hint = (
+                _OTHER_NAMES.get(unknown[1])
+                or did_you_mean(unknown[1], _MEMBERS)
+                or "the reference has a table of all members"
+            )
             what = f"{unknown[1]} is not known here; {hint}"
         elif wrong := _EXPECTED.fullmatch(what):
             expected, got = ([_WORDS.get(one, one) for one in kinds.split(" | ")] for kinds in wrong.groups())

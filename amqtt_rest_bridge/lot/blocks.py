@@ -293,6 +293,8 @@ def _check_batch(settings: BlockSettings) -> None:
             settings.report.error(FaultCode.PLACEHOLDER, value.offset, message, "write it in BATCH_ITEM")
             settings.failed.add(name)
     body = settings.texts.get("BODY")
+    if body is None and "BODY" in settings.failed:
+        return  # its quotes are wrong, as has been reported
     if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
         hint = "write {batch} or {batch.lines} in BODY"
         settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)

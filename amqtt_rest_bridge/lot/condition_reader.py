@@ -9,7 +9,7 @@ from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.evaluation import BlockSettings
 from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.parsing import offset_of, parse_condition, unescape
-from amqtt_rest_bridge.lot.hints import explain_suspect
+from amqtt_rest_bridge.lot.hints import explain_suspect, with_dots
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
 from amqtt_rest_bridge.lot.placeholders.formats import JsonNumber
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise, suspects
@@ -26,6 +26,12 @@ _OPERATORS: Final = {
     **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
     **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
 }
+_LIKE: Final = re.compile(
+    r"(?P<negated>NOT\s+)?(?P<word>CONTAINS?|INCLUDES|STARTS?_?\s?WITH|ENDS?_?\s?WITH)\b\s*\(?(?:['\"](?P<value>[^'\"]*))?",
+    re.IGNORECASE,
+)
+_IS: Final = re.compile(r"IS\b\s*(?P<negated>NOT\b)?\s*(?P<null>(?:NULL|NONE|MISSING|EMPTY)\b)?", re.IGNORECASE)
+_LAST_PLACEHOLDER: Final = re.compile(r"(\{[^{}]*\})\s*\Z")
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
@@ -117,6 +123,8 @@ class _Tests:
             text = self._text[start:].strip()
             if text.upper().startswith("IN"):
                 hint = "as in IN ('a', 'b')"
+            elif foreign is None:
+                hint = _hint_of_word(text, self._text[:start]) or hint
             raise _TermError(start, start + 1, f"{_shown(text)} cannot follow here", hint)
         if self._unfinished is not None:
             raise self._unfinished
@@ -182,6 +190,8 @@ class _Tests:
                 hint = f"a text is written in quotes: '{text}'"
                 if text[0] in "'\"":
                     hint = "close the quote"
+                elif text[0] == "{" and recognise(with_dots(text)[1:-1], self._mode):
+                    hint = question(with_dots(text))
                 elif text[0] == "{":
                     hint = f"close the brace: {text}}}"
                 elif recognise(text, self._mode):
@@ -241,6 +251,23 @@ class _Tests:
         return _Term(ast["text"], offset_of(ast))
 
     leftover = missing
+
+
+def _hint_of_word(text: str, before: str) -> str | None:
+    """Return what to write for an operator in words, which `text` begins with, such as `CONTAINS 'x'`; or None."""
+    if found := _LIKE.match(text):
+        word, value = found["word"].upper(), found["value"] or "x"
+        pattern = f"{'' if word.startswith('START') else '%'}{value}{'' if word.startswith('END') else '%'}"
+        return f"write {'NOT ' if found['negated'] else ''}LIKE '{pattern}'"
+    if found := _IS.match(text):
+        placeholder = _LAST_PLACEHOLDER.search(before)
+        if not found["null"]:
+            return "write !=" if found["negated"] else "write ="
+        if placeholder is not None and found["negated"]:
+            return f"write != null, or EXISTS {placeholder[1]} where null counts too"
+        if placeholder is not None:
+            return f"write = null, or NOT EXISTS {placeholder[1]} where it may be missing"
+    return None
 
 
 def _shown(text: str) -> str:

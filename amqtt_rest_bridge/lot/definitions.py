@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MARKS = ("=", ":", ":=", "=>")  # that other languages write between a name and its value
 _FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
 _FIRST_MARK = re.compile(r"\A\s*[:=]\s*")
-_HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+):?[ \t]+\S")
+_HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)(?P<colon>:?)[ \t]+\S")
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
 _STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 
@@ -68,7 +68,8 @@ def is_name(text: str) -> bool:
 
 def read_blocks(body: Sequence[Node], definition: Definition, report: Report) -> None:
     """Add the blocks of a route to its definition, and report what belongs to no block."""
-    reader = _BlockReader(definition, report)
+    blocks = [node.name.text for node in body if isinstance(node, StatementNode) and node.level is Level.BLOCK]
+    reader = _BlockReader(definition, report, has_events=BlockKind.EVENT in blocks)
     for number, node in enumerate(body, start=1):
         reader.read(node, islice(body, number, None))
 
@@ -107,8 +108,9 @@ class _BlockReader:
     - `is_missing_block_reported`: the last setting belongs in a block that is missing. The next one may belong there.
     """
 
-    def __init__(self, definition: Definition, report: Report) -> None:
+    def __init__(self, definition: Definition, report: Report, *, has_events: bool) -> None:
         self.definition = definition
+        self.has_events = has_events
         self.report = report
         self.block: Block | None = None
         self.previous: StatementNode | None = None
@@ -320,7 +322,7 @@ class _BlockReader:
         self.is_next_text_reported = first.text[:1] in "{["
         if not self.report.line_before(first.offset).strip():
             self.previous = replace(node, pieces=())
-            self._report_missing_add(first.offset, first.text.removesuffix(":"))
+            self._report_missing_add(first.offset, first.text)
             self.is_next_text_reported = True
         else:
             hint = "each header is a line of its own below: ADD <name> <value>"
@@ -352,14 +354,14 @@ class _BlockReader:
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
         if not name.is_string and plain and plain != name.text:
             mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
-            message = f"no {mark} belongs between {plain} and its value"
+            message = f"{plain} has a {mark} before its value"
             hint = f"write {verb} {plain} and the value, with a space between"
             self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
             self.is_next_text_reported = mark == "("
             if pieces and not value:
                 return replace(node, name=Piece(plain, name.offset))
         elif pieces and not pieces[0].is_string and pieces[0].text in _MARKS:
-            message = f"no {pieces[0].text} belongs between {name.text} and its value"
+            message = f"{name.text} has a {pieces[0].text} before its value"
             hint = f"write {verb} {name.text} and the value"
             self.report.error(FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, hint)
             self.is_next_text_reported = True
@@ -399,8 +401,8 @@ class _BlockReader:
             hint = f"it belongs in {elsewhere}"
             if plain.upper() == HEADERS:
                 hint = hints.HEADERS_IN_AN_EVENT
-            elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
-                hint += ": write ADD EVENT <name> before it"
+            elif elsewhere is BlockKind.EVENT:
+                hint += ": move it below ADD EVENT" if self.has_events else ": write ADD EVENT <name> before it"
             if not self.is_missing_block_reported:
                 self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
             self.is_missing_block_reported = elsewhere is BlockKind.EVENT
@@ -435,8 +437,9 @@ class _BlockReader:
             self._warn_of_comma(node)
             self.block.headers.append(node)
 
-    def _report_missing_add(self, offset: int, name: str) -> None:
-        hint = f"write ADD {name}: each header begins with ADD"
+    def _report_missing_add(self, offset: int, written: str) -> None:
+        name = written.removesuffix(":")
+        hint = f'write ADD {name} "..."' + (", without the colon" if name != written else "")
         self._report_broken(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
 
     # Text that is not a statement.
@@ -478,7 +481,7 @@ class _BlockReader:
             if self.section is not _Section.SKIPPED:
                 self.section = _Section.HEADERS if name == HEADERS else _Section.SETTINGS
         elif self.section is _Section.HEADERS and begins_line and (header := _HEADER_LINE.match(text)):
-            self._report_missing_add(offset, header["name"])
+            self._report_missing_add(offset, header["name"] + header["colon"])
         else:
             return False
         return True

@@ -198,6 +198,8 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
             hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
         elif piece.text[:2] in ("'{", "'["):
             hint = _DOUBLE_QUOTES
+        if name.upper() == "WHEN":
+            hint = f"write {_OTHER_QUOTE[quote]} around the condition"
         if len(piece.text) == 2 and text[0] == quote:
             message = f"{quote * 3} begins no string"
             hint = "write a single quote where it begins and where it ends; it may go over several lines"
@@ -286,11 +288,17 @@ def _explain_json_item(message: str, before: str, after: str, mode: Mode) -> tup
 
 
 _BRACKETS = re.compile(r"\.?\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
-_CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
+_CLIENT_SYNONYMS = {
+    "message": "payload",
+    "msg": "payload",
+    "json": "value.json",
+    "csv": "payload.csv",
+    "now": "timestamp",
+}
 _SYNONYMS = {
     Mode.CLIENT: _CLIENT_SYNONYMS,
     Mode.RESULT: _CLIENT_SYNONYMS,
-    Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
+    Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json", "now": "timestamp"},
     Mode.BATCH: {"messages": "batch", "payloads": "batch", "items": "batch"},
 }
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
@@ -311,7 +319,7 @@ def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, st
     if recognise(name, mode) is None or "{" not in suspect.written:
         return _explain_of_another_mode(suspect, mode) or _explain_unknown(suspect, place, mode)
     # A placeholder that is written as in another language.
-    if (dotted := _with_dots(name)) != name:
+    if (dotted := with_dots(name)) != name:
         return f"{{{name}}} asks for a key that holds brackets", question(f"{{{dotted}}}")
     if suspect.written.startswith("${"):
         hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
@@ -350,7 +358,7 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     if name.endswith(".") and recognise(f"{name}x", mode):
         return message, f"a name follows the dot, as in {{{name}temperature}}"
     source = "body" if mode is Mode.SERVER else "value"
-    dotted = _with_dots(name).replace("$.", f"{source}.json.")  # a JSONPath
+    dotted = with_dots(name).replace("$.", f"{source}.json.")  # a JSONPath
     meant = dotted if recognise(dotted, mode) else _closest_placeholder(dotted, mode)
     if meant is None and "{" not in written:  # $payload, %payload%, ...
         meant = "body" if mode is Mode.SERVER else "payload"
@@ -369,7 +377,7 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
 
 
-def _with_dots(name: str) -> str:
+def with_dots(name: str) -> str:
     """Return `a.0.b` for `a[0].b`."""
     return _BRACKETS.sub(r".\1", name)
 

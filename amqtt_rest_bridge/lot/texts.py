@@ -10,7 +10,7 @@ from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.hints import explain_broken_json, explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
-from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise, suspects
+from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode, recognise, suspects
 from amqtt_rest_bridge.lot.placeholders.text import (
     Fixed,
     LoneBackslashError,
@@ -66,9 +66,20 @@ def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, rep
         return None
     if place is Place.ENDPOINT:  # in server mode it is not a template
         warn_of_dot_segments(name, _sample(template), value.offset, report)
+    if place is Place.JSON:
+        _warn_of_quoted_batch(template, name, value, report)
     if place is Place.JSON and not misspelt:
         _warn_of_broken_json(template, name, value, mode, report)
     return template
+
+
+def _warn_of_quoted_batch(template: PlaceholderText, name: str, value: Value, report: Report) -> None:
+    """Warn of a JSON string that is `{batch}` alone: an array is meant, and the string would hold its text."""
+    if any(not isinstance(piece, str) and piece.root == BATCH and piece.quoted for piece in template.pieces):
+        begin, end = place_in(value, r'\\?"\{batch\}\\?"', report, 0)
+        if begin != value.offset:
+            message = f"{name} has {{batch}} in quotes: it is sent as one text, not as an array"
+            report.warning(FaultCode.DOUBTFUL, begin, message, "write {batch} without quotes around it", end=end)
 
 
 def _sample(template: PlaceholderText) -> str:

@@ -127,6 +127,7 @@ def test_a_failure_shows_values_as_the_test_file_has_them(
         ("skipped: false", "skipt: false", "skipt is not known here"),
         ("publishes: []", "publishes: {}", "must be a list"),
         ("tests:", "more: 5\ntests:", "r.test.yaml: more is not known here"),
+        ("skipped: false", "messages: []", "messages is not known here; write message for the first one"),
         ("tests:", "tests: 5\nmore:", "tests: must be a list, not a whole number"),
         ("path: /ask, body", "path: /ask, boddy", "tests[4].request: boddy is not known here; did you mean body?"),
         ("message: {topic: in/a, payload: {level: 1}}", "message: 5", "tests[1].message: must be a mapping"),

@@ -181,6 +181,9 @@ _FOREIGN = re.compile(  # $payload, %payload%, @payload, <payload>, [payload], %
     rf"|<(?P<tag>{_NAMES})>|\[(?P<index>{_NAMES})\]|%(?P<printf>s)(?!\w))"
 )
 _OPEN = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*+)([^{}\"\x00-\x1f]{0,256}+)(?!\})")
+_QUOTED_KEY = re.compile(  # {value.json["id"]}
+    r"\{([A-Za-z_][\w.-]*(?:\[\d{1,9}\][\w.-]*)*\[\"[^\"\[\]{}]{1,64}\"\][^{}\x00-\x1f]{0,128})\}"
+)
 _WORD = re.compile(r"\s*(?:\$\.)?[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-Za-z0-9_.-]*)*\s*")
 
 
@@ -217,8 +220,8 @@ def _has_spaced_bar(name: str, default: str) -> bool:
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
     """Find what looks like a placeholder but is not one in this mode, or is one in the syntax of another language.
 
-    Found are `${name}`, `{{name}}` and `{name[0]}` of any name, `$payload`, `%payload%`, `@payload`, `<payload>` and
-    `[payload]` of the names in `_NAMES`, and a `{name` whose brace is not closed.
+    Found are `${name}`, `{{name}}`, `{name[0]}` and `{name["x"]}` of any name, `$payload`, `%payload%`, `@payload`,
+    `<payload>` and `[payload]` of the names in `_NAMES`, and a `{name` whose brace is not closed.
     """
     for match in _FOREIGN.finditer(text):
         name = "payload" if match["printf"] else str(match[match.lastgroup or 0])
@@ -237,8 +240,12 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
             behind = text[match.end() : match.end() + 1]
             whole = text[match.start() - 1 : match.start()] == '"' and behind in ('"', "\\")
             yield Suspect(start, written, name, whole, bar + text_instead)
+    for match in _QUOTED_KEY.finditer(text):
+        yield Suspect(match.start(), match[0], match[1])
     for match in _OPEN.finditer(text):
         name, behind = match[1], text[match.end(1) : match.end(1) + 1]
         # A word alone has many meanings, as in GraphQL: it counts where a text, a level or a member ends.
+        if _QUOTED_KEY.match(text, match.start()):
+            continue
         if recognise(name, mode) and ("." in name or behind in ("", *"\"'\\,/&?")):
             yield Suspect(match.start(), f"{{{name}", name, closed=False)
