@@ -11,7 +11,7 @@ from msgspec import Struct
 from amqtt_rest_bridge.admin.runs import LONGEST_URL
 from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.needs import CallRun, RequestRun
-from amqtt_rest_bridge.engine.requests import scheme_of_sender
+from amqtt_rest_bridge.engine.requests import added_scheme
 from amqtt_rest_bridge.http.exchange import path_of
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker, credentials_of, masker_of
 from amqtt_rest_bridge.lot.model import Try
@@ -70,7 +70,7 @@ def call_evidence(run: CallRun) -> Evidence:
     if request is not None:
         url = masker.address(request.url)[:LONGEST_URL]
         headers = _masked_headers(masker, request.headers)
-        if scheme := scheme_of_sender(run.route.config, request):
+        if scheme := added_scheme(run.route.config, request):
             headers.append(("Authorization", f"{scheme} {MASK}"))
         body = None if request.body is None else masked_body(masker, request.body)
     if response is not None:

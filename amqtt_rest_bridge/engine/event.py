@@ -50,23 +50,17 @@ _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itse
 
 
 class Verdict(Struct, frozen=True):
-    """What follows an attempt: the end of its call, or with `RETRYING` another attempt, `seconds` from now.
-
-    With `is_halved` a batch was refused or too large: its halves are sent instead. `status` is the HTTP status, None
-    without a response. `failure` is None unless the attempt failed; like `publication` it holds no secrets of the
-    route. `skipped` is the code and sentence of a call that sends nothing. `request` and `response` are those of the
-    attempt, with secrets: records mask them.
-    """
+    """What follows an attempt: the end of its call, or with `RETRYING` another attempt."""
 
     outcome: Outcome
-    status: int | None = None
-    failure: CallError | None = None
-    publication: Publication | None = None
-    seconds: float = 0.0
-    skipped: tuple[str, str] | None = None
-    request: HttpRequest | None = None
-    response: HttpResponse | None = None
-    is_halved: bool = False
+    status: int | None = None  # HTTP status, None without a response
+    failure: CallError | None = None  # why the attempt failed, without secrets of the route
+    publication: Publication | None = None  # the result or failure payload, without secrets of the route
+    seconds: float = 0.0  # until the next attempt, with `RETRYING`
+    skipped: tuple[str, str] | None = None  # code and sentence of why nothing was sent, with `SKIPPED`
+    request: HttpRequest | None = None  # of the attempt, with secrets: records mask them
+    response: HttpResponse | None = None  # of the attempt, with secrets
+    is_halved: bool = False  # with `RETRYING`: a batch was refused or is too large, so its halves are sent instead
 
 
 class SkippedError(BridgeError):
@@ -79,7 +73,7 @@ class SkippedError(BridgeError):
 
 
 class HeldError(BridgeError):
-    """A call does not go on now. What keeps it, such as a stage, the breaker or its source, lets it go on later."""
+    """A call has to wait. What makes it wait (a stage, the breaker, its source) lets it go on later."""
 
 
 class Attempts(Struct, eq=False):
@@ -104,7 +98,7 @@ class Attempts(Struct, eq=False):
 
 
 class KeyClaim(NamedTuple):
-    """The claim of a call on its DEDUPE_KEY. Unless the key was seen, other calls get it after the end of this one."""
+    """The claim of a call on its DEDUPE_KEY, or the note that the key was seen, so that the call is skipped."""
 
     key: bytes
     was_seen: bool
@@ -157,7 +151,7 @@ class Call(Struct, eq=False):
 
     @property
     def mark(self) -> str:
-        """Return the mark of its result: with the result published, its source does not deliver the message again."""
+        """Return the mark of its result, by which the source knows that the message has ended; see `Delivery.mark`."""
         return "" if self.delivery is None else self.delivery.mark(self.name)
 
     @property
@@ -186,9 +180,9 @@ class Call(Struct, eq=False):
 
 
 class Batch(Call, eq=False):
-    """Calls that are sent as one request. It takes their place until the end, when each gets its own verdict."""
+    """Several calls that are sent as one request. At its end each of them gets its own verdict."""
 
-    calls: list[Call] = []  # in place of the property
+    calls: list[Call] = []  # replaces the property of `Call`
 
     @property
     def run_key(self) -> RunKey:
@@ -274,8 +268,8 @@ class PreparedEvent:
         self._items = items
         self._builder = RequestBuilder(route, event, max_body_bytes=host.limits.max_body_bytes)
         stages = tuple(stages)
-        self._enters, self._before_sending = _hooks(stages, "enter"), _hooks(stages, "before_sending")
-        self._retries, self._after_end = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after_end")
+        self._enter_hooks, self._sending_hooks = _hooks(stages, "enter"), _hooks(stages, "before_sending")
+        self._retry_hooks, self._end_hooks = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after_end")
 
     def build(self, call: Call) -> Verdict | None:
         """Build the request of an attempt, `call.request`. Returns None, or a verdict if nothing is to be sent.
@@ -294,7 +288,7 @@ class PreparedEvent:
                 call.attempts.together = len(call.calls)
                 values, key = self._items.values_of_batch(call.calls)
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
-            for change in self._before_sending:
+            for change in self._sending_hooks:
                 request = change(call, request)
         except (SkippedError, CallError) as error:
             return self._without_request(call, error)
@@ -315,21 +309,27 @@ class PreparedEvent:
 
     def judge(self, call: Call, reply: HttpResponse | CallError) -> Verdict:
         """Return the verdict on an attempt, from the response to its request or the error that prevented one."""
-        request, response = call.request, None
+        request = call.request
         call.discard_request()
-        if isinstance(reply, CallError) or request is None:
-            failure = reply if isinstance(reply, CallError) else catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED)
-        else:
-            response = reply
-            try:
-                refused = failure_of(request, response) if response.status >= 300 else None
-                if refused is None:
-                    publication = result_of(self.event, call.message, call.destination, response)
-                    done = Verdict(Outcome.SUCCEEDED, response.status, None, publication, 0.0, None, request, response)
-                    return self._note_end(call, done)
-                failure = refused
-            except CallError as error:
-                failure = error
+        if isinstance(reply, CallError):
+            return self._judge_failure(call, reply, request, None)
+        if request is None:
+            unexpected = catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED)
+            return self._judge_failure(call, unexpected, None, None)
+        try:
+            failure = failure_of(request, reply) if reply.status >= 300 else None
+            if failure is None:
+                publication = result_of(self.event, call.message, call.destination, reply)
+                done = Verdict(Outcome.SUCCEEDED, reply.status, None, publication, 0.0, None, request, reply)
+                return self._note_end(call, done)
+        except CallError as error:
+            failure = error
+        return self._judge_failure(call, failure, request, reply)
+
+    def _judge_failure(
+        self, call: Call, failure: CallError, request: HttpRequest | None, response: HttpResponse | None
+    ) -> Verdict:
+        """Return the verdict on an attempt that failed: a stage may retry it, otherwise the call fails."""
         # The frames of the traceback hold the payload and the failure, a cycle that only garbage collection would free.
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = masker_for(self.masker, request, response)
@@ -340,7 +340,7 @@ class PreparedEvent:
             call.attempts.url = masker.address(url)  # secrets of the message too; records mask only the route's
         status = None if response is None else response.status
         verdict: Verdict = Verdict(Outcome.FAILED, status, failure, request=request, response=response)
-        for retry in self._retries:
+        for retry in self._retry_hooks:
             verdict = retry(call, verdict)
             if verdict.outcome is Outcome.RETRYING:
                 return verdict
@@ -357,7 +357,7 @@ class PreparedEvent:
 
     def forget(self, call: Call) -> None:
         """Make the stages forget a call that ends without a verdict of theirs or continues with another definition."""
-        for note_end in self._after_end:
+        for note_end in self._end_hooks:
             note_end(call, None)
 
     def verdicts(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
@@ -380,7 +380,7 @@ class PreparedEvent:
 
     def _enter(self, call: Call) -> MessageValues:
         values = message_values(call.message)
-        for enter in self._enters:
+        for enter in self._enter_hooks:
             enter(call, values)
         return values
 
@@ -392,7 +392,7 @@ class PreparedEvent:
 
     def _note_end(self, call: Call, verdict: Verdict) -> Verdict:
         """Call the `after_end` hooks with the verdict that ends a call; return the verdict."""
-        for note_end in self._after_end:
+        for note_end in self._end_hooks:
             note_end(call, verdict)
         return verdict
 

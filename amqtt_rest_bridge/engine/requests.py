@@ -2,9 +2,9 @@
 
 `event` has a `RequestBuilder` for each client event, and calls `result_of` for a response below 300.
 
-The context of a trace (the headers and user properties `traceparent`, `tracestate` and `baggage`) passes without a
-setting from messages to requests, and from requests and responses to messages. In amqtt it ends at the broker: messages
-of MQTT 3.1.1 have no properties.
+A trace context (`traceparent`, `tracestate` and `baggage`) is passed on without a setting: from the user properties of
+a message to the headers of its request, and from the headers of a request or response to the message that it becomes.
+amqtt does not pass it on, since messages of MQTT 3.1.1 have no properties.
 """
 
 import base64
@@ -36,8 +36,8 @@ from amqtt_rest_bridge.lot.model import (
 from amqtt_rest_bridge.lot.placeholders.text import MessageValues, PlaceholderText, ResponseBody, ResultValues, place_of
 from amqtt_rest_bridge.system import own_version
 
-_ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
-# The bridge frames the request itself; what HEADERS says of its length could only be wrong.
+_BODY_METHODS = frozenset({Method.POST, Method.PUT, Method.PATCH})  # have a Content-Length even without a body
+# Left out of HEADERS: the bridge itself computes the length.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -78,24 +78,25 @@ class RequestBuilder:
         if destination is not None and not destination.needs_response:
             self._destination = _filled_if_constant(destination)
         self._body = event.body
-        self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
-        # HEADERS of the event, between headers of the bridge; those that HEADERS names are left out of the latter.
+        self._has_length = event.body is not None or event.method in _BODY_METHODS
+        # Headers of the bridge come before and after those of HEADERS. A name in HEADERS replaces that of the bridge.
         names = frozenset(name.lower() for name, _ in event.headers)
         self._takes_idempotency_key = "idempotency-key" not in names
-        self._untraced = names | {"tracestate"} if "traceparent" in names else names
+        # The trace headers that are not taken from the message.
+        self._own_trace = names | {"tracestate"} if "traceparent" in names else names
         own = [(name, _filled_if_constant(text)) for name, text in event.headers if name.lower() not in _FRAMING]
         before = _headers_before(origin.authority, names)
         after = _headers_after(route.config, names, has_body=event.body is not None)
         self._before, self._own, self._after = before, own, after
         constant = tuple((name, text) for name, text in own if isinstance(text, str))
         self._constant_headers = (*before, *constant, *after) if len(constant) == len(own) else None
-        # The Content-Type decides how values are escaped in BODY: a value must not change it.
+        # How values are escaped in BODY. The Content-Type decides it, so a value in that header must not change it.
         self._body_place = None
         if event.body is not None and not event.body.is_constant and not event.body.is_raw:
             self._body_place = event.body.place
 
     def build(self, values: MessageValues, idempotency_key: str | None = None) -> HttpRequest:
-        """Build the request of a message, with every header but those that stages add.
+        """Build the request of a message. Stages may add headers to it, such as a signature.
 
         An Idempotency-Key in HEADERS wins over `idempotency_key`, a traceparent in HEADERS over that of the message.
 
@@ -112,7 +113,7 @@ class RequestBuilder:
         if headers is None:
             filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
             for name, value in filled if self._body_place is not None else ():
-                # Else a value could end the JSON string or the form field that it is in.
+                # With another escaping a value could end the JSON string or the form field that it is in.
                 if name.lower() == "content-type" and place_of(value) is not self._body_place:
                     message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
                     raise TYPE_OF_BODY.error(message, unsent=True)
@@ -122,7 +123,7 @@ class RequestBuilder:
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         if values.user:
-            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._untraced))
+            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._own_trace))
         return HttpRequest(self._method, url, headers, body)
 
     def destination(self, values: MessageValues) -> str | None:
@@ -166,21 +167,21 @@ def split_base_address(text: str) -> tuple[Origin, str]:
 
 
 def _filled_if_constant(text: PlaceholderText) -> str | PlaceholderText:
-    """Return the string of a text without placeholders, and any other text as it is."""
+    """Return a text without placeholders as a string, any other text as it is."""
     return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
 
 
 def _headers_before(authority: str, names: frozenset[str]) -> Pairs:
-    """Return the bridge's headers before HEADERS, but those in `names`; Host is first (RFC 9110 section 7.2)."""
+    """Return the bridge's headers before HEADERS, except those in `names`; Host is first (RFC 9110 section 7.2)."""
     agent = f"amqtt-rest-bridge/{own_version()}"
     offered = (("Host", authority), ("User-Agent", agent), ("Accept-Encoding", "gzip, deflate"))
     return tuple((name, value) for name, value in offered if name.lower() not in names)
 
 
 def _headers_after(config: RestApiConfig, names: frozenset[str], *, has_body: bool) -> Pairs:
-    """Return the bridge's headers after HEADERS: content type and credentials, but those in `names`.
+    """Return the bridge's headers after HEADERS, except those in `names`: content type and credentials.
 
-    The credentials are AUTHORIZATION, or Basic (RFC 7617). `http.digest` makes a digest for each request.
+    The credentials are AUTHORIZATION, or Basic (RFC 7617). Those of Digest are added by `http.digest` to each request.
     """
     headers: list[tuple[str, str]] = []
     if has_body and "content-type" not in names:
@@ -197,12 +198,12 @@ def _headers_after(config: RestApiConfig, names: frozenset[str], *, has_body: bo
 
 
 def has_own_authorization(request: HttpRequest) -> bool:
-    """Return whether a request has an Authorization, of its route or of the event's own HEADERS: none is added then."""
+    """Return whether a request has an Authorization, by its route or HEADERS: then OAuth2 and Digest add none."""
     return bool(values_of(request.headers, "authorization"))
 
 
-def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
-    """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
+def added_scheme(config: RestApiConfig, request: HttpRequest) -> str | None:
+    """Return the scheme of the Authorization that OAuth2 or Digest adds to a request, None if they add none."""
     if has_own_authorization(request):
         return None
     if config.oauth2_token_url is not None:
@@ -213,7 +214,9 @@ def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
 def result_of(
     event: ClientEvent, message: Message, destination: str | None, response: HttpResponse
 ) -> Publication | None:
-    """Return what a successful response publishes; `destination` is None if the topic has values of the response.
+    """Return what a successful response publishes, None without DESTINATION_TOPIC.
+
+    `destination` is the topic of the result, None if the topic has values of the response: it is filled here then.
 
     Raises:
         CallError: The response lacks a value of PAYLOAD or DESTINATION_TOPIC.
@@ -282,34 +285,50 @@ def trace_properties(message: Message, response: HttpResponse | None) -> Message
 def trace_of(pairs: Iterable[tuple[str, str]]) -> Pairs:
     """Return the trace context in headers or user properties, () without one; names are compared in any case.
 
-    Malformed values are dropped, by W3C Trace Context (`traceparent`: section 3.2, `tracestate`: section 3.3) and W3C
-    Baggage (section 3.3); `tracestate` also without a `traceparent`.
+    Malformed values are dropped. A `tracestate` without a `traceparent` is dropped too.
     """
     found = [(name.lower(), value) for name, value in pairs if name.lower() in TRACE_NAMES]
     if not found:
         return ()
     parents, states, baggage = (
-        [value.strip(_SPACE) for name, value in found if name == own]
-        for own in ("traceparent", "tracestate", "baggage")
+        [value.strip(_SPACE) for name, value in found if name == wanted]
+        for wanted in ("traceparent", "tracestate", "baggage")
     )
     kept: list[tuple[str, str]] = []
-    parent = _PARENT.fullmatch(parents[0]) if len(parents) == 1 else None
-    if parent is not None and (parent[1] != "00" or parent[2] is None):  # later versions may say more
+    if len(parents) == 1 and _is_parent(parents[0]):
         kept.append(("traceparent", parents[0]))
-        members = _members(state := ",".join(states))
-        keys = {match[1] for member in members if (match := _STATE_MEMBER.fullmatch(member)) is not None}
-        if 0 < len(members) <= 32 and len(keys) == len(members):  # each key once
+        if _is_state(state := ",".join(states)):
             kept.append(("tracestate", state))
-    carrying = ",".join(baggage)
-    items = [[part.strip(_SPACE) for part in member.split(";")] for member in _members(carrying)]
-    sound = [_BAGGAGE_MEMBER.fullmatch(one) and all(map(_BAGGAGE_PROPERTY.fullmatch, own)) for one, *own in items]
-    if 0 < len(items) <= 180 and all(sound):
-        kept.append(("baggage", carrying))
+    if _is_baggage(carried := ",".join(baggage)):
+        kept.append(("baggage", carried))
     return tuple(kept)
 
 
+def _is_parent(value: str) -> bool:
+    """Return whether a value is a `traceparent` (W3C Trace Context section 3.2); later versions may be longer."""
+    match = _PARENT.fullmatch(value)
+    return match is not None and (match[1] != "00" or match[2] is None)
+
+
+def _is_state(value: str) -> bool:
+    """Return whether a value is a `tracestate` (W3C Trace Context section 3.3): up to 32 members, each key once."""
+    members = _members(value)
+    keys = {match[1] for member in members if (match := _STATE_MEMBER.fullmatch(member)) is not None}
+    return 0 < len(members) <= 32 and len(keys) == len(members)
+
+
+def _is_baggage(value: str) -> bool:
+    """Return whether a value is a `baggage` (W3C Baggage section 3.3): up to 180 members with their properties."""
+    members = _members(value)
+    for member in members:
+        pair, *properties = (part.strip(_SPACE) for part in member.split(";"))
+        if not (_BAGGAGE_MEMBER.fullmatch(pair) and all(map(_BAGGAGE_PROPERTY.fullmatch, properties))):
+            return False
+    return 0 < len(members) <= 180
+
+
 def _members(value: str) -> list[str]:
-    """Return the members of a list that is not too long, without the empty ones."""
+    """Return the members of a list, without the empty ones; none of a list that is too long."""
     if len(value) > _MOST_CHARACTERS:
         return []
     return [stripped for member in value.split(",") if (stripped := member.strip(_SPACE))]

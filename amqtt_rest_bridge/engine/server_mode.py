@@ -1,8 +1,8 @@
 """Server mode: the door for requests, which become publications, and for the messages that answer requests.
 
-`ServerMode` has the routes in use, makes the application of each port, and sees the messages of read events and
-replies. The HTTP server calls `PortApplication.answer` with each request: that finds the endpoint of its path and
-method. What happens to the request there is in `server/endpoint`.
+`ServerMode` has the routes in use, makes the `PortApplication` of each port, and receives the messages of read events
+and replies. The HTTP server calls `PortApplication.answer` with each request. This finds the endpoint of the path and
+method in its `EndpointTable`. What happens to the request there is in `server/endpoint`.
 """
 
 import math
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
@@ -57,7 +57,7 @@ class ServerMode:
     Args:
         host: What the engine needs.
         outcomes: Counts, logs and records; client mode shares it.
-        is_mqtt_5: Whether responders return Correlation Data; then requests with one reply topic take no turns.
+        is_mqtt_5: Whether responders return Correlation Data. Otherwise requests with one reply topic take turns.
         openapi: Whether GET /openapi.json is answered.
     """
 
@@ -76,10 +76,8 @@ class ServerMode:
         self._openapi = openapi
         self._routes: tuple[Route, ...] = ()
         self.filters: set[str] = set()
-        """The topic filters to subscribe: `see` needs their messages, retained ones too. Changed by `use_routes`."""
-        # By reply filter: the seconds that a request may wait for its reply, and the monotonic time at which the last
-        # one has ended, infinite while a route in use has the filter.
-        self._reply_filters: dict[str, tuple[float, float]] = {}
+        """The topic filters to subscribe: their messages, retained ones too, are passed to `see`."""
+        self._reply_filters: dict[str, _ReplyFilter] = {}
         self._ports: dict[int, PortApplication] = {}
 
     def use_routes(self, routes: Iterable[Route]) -> None:
@@ -100,14 +98,23 @@ class ServerMode:
         self.unmatched.use_routes(routes)
         self.reads.watch(read_filters(routes))
         self.reads.end_streams(routes)
-        # Replies to requests of an earlier definition are awaited until the last of these requests has ended.
-        now = self._shared.host.clock.monotonic()
-        before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
-        self._reply_filters = dict(before)
-        for one, seconds in reply_filters(routes).items():  # requests of an earlier definition may wait longer
-            _, end = before.get(one, (0.0, now))
-            self._reply_filters[one] = max(seconds, end - now), math.inf
+        self._use_reply_filters(reply_filters(routes))
         self.filters = {*read_filters(routes), *self._reply_filters}
+
+    def _use_reply_filters(self, seconds_by_filter: Mapping[str, float]) -> None:
+        """Await replies on these filters, for so many seconds each, and on earlier ones until their requests end."""
+        now = self._shared.host.clock.monotonic()
+        earlier = {
+            one: _ReplyFilter(known.seconds, min(known.end, now + known.seconds))
+            for one, known in self._reply_filters.items()
+            if known.end > now
+        }
+        self._reply_filters = dict(earlier)
+        for one, seconds in seconds_by_filter.items():
+            left = (
+                earlier[one].end - now if one in earlier else 0.0
+            )  # requests of an earlier definition may wait longer
+            self._reply_filters[one] = _ReplyFilter(max(seconds, left), math.inf)
 
     def application(self, port: int) -> "PortApplication":
         """Return the application of a SERVER_PORT, always the same one."""
@@ -116,9 +123,10 @@ class ServerMode:
         return self._ports[port]
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
-        """Take a message that one of `filters` matches; `retained` if it was sent because of the subscription.
+        """Keep a message for read events, and give it to the request that waits for it as a reply.
 
-        `size` is the bytes that count for the message. The length of the payload counts if it is more.
+        `retained` is whether it was sent because of the subscription. `size` is the size of the message in bytes; the
+        length of its payload counts if that is more.
         """
         size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
         if size > most:
@@ -130,19 +138,26 @@ class ServerMode:
             self._replies.see(message)
 
     def refuse(self, message: Message, failure: CallError) -> None:
-        """Note in status and log a message that cannot be an answer. Read events keep answering with the one before."""
+        """Note in status and log a message that cannot be an answer. Read events still answer with the one before."""
         for name in asking(self._routes, message.topic, reads=True):
             self._shared.outcomes.note_dropped_message(name, message, failure)
 
-    def asking_again(self) -> AbstractContextManager[set[str]]:
-        """Return a context manager of the filters whose topics are not all known: its block subscribes them again."""
-        return self.reads.asking_again()
+    def resubscribing(self) -> AbstractContextManager[set[str]]:
+        """Return a context manager of filters to subscribe again in its block; see `Reads.resubscribing`."""
+        return self.reads.resubscribing()
 
     def stop(self) -> None:
         """End streams, and requests that wait for replies."""
         self.reads.end_streams()
         self._replies.dismiss()
         self.unmatched.flush()
+
+
+class _ReplyFilter(NamedTuple):
+    """Until when replies on a topic filter are awaited."""
+
+    seconds: float  # that a request may wait for its reply
+    end: float  # monotonic time at which the last request has ended; infinite while a route in use has the filter
 
 
 class PortApplication:
@@ -196,7 +211,7 @@ class PortApplication:
         return match.target.answer(self._request(request, path, match.parameters))
 
     def _answer_other_method(self, request: Request, path: str, methods: "Methods[ServerEndpoint]") -> Response:
-        """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
+        """Refuse a method that has no event; answer OPTIONS, which may be a preflight (Fetch, CORS protocol)."""
         if request.method != "OPTIONS":
             message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)
             raise RequestRefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
@@ -208,7 +223,7 @@ class PortApplication:
         wanted = request.headers.get("access-control-request-headers")
         try:
             return _options_answer(methods.allow, cors.preflight_headers(origin, methods.allow, wanted))
-        except RequestRefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
+        except RequestRefusedError as failure:  # the browser will not send the request: note it as refused
             return asked.target.note_failure(self._request(request, path, asked.parameters), failure)
 
     def _request(self, request: Request, path: str, parameters: Mapping[str, str]) -> EventRequest:
@@ -233,10 +248,13 @@ class Methods(Generic[T]):
 
 
 class EndpointTable(Generic[T]):
-    """Finds the targets of a path, such as endpoints.
+    """Finds what answers a path and method: the *targets* of a path, such as server endpoints.
 
-    It is made of (endpoint, method, target); the same path and method twice raises `ConfigurationError`. A path that
-    takes GET takes HEAD too (RFC 9110 section 9.3.2), and every path takes OPTIONS.
+    It is made of (endpoint, method, target). A path that takes GET takes HEAD too (RFC 9110 section 9.3.2), and every
+    path takes OPTIONS.
+
+    Raises:
+        ConfigurationError: Two entries have the same path and method.
     """
 
     def __init__(self, entries: Iterable[tuple[str, str, T]]) -> None:
@@ -258,30 +276,33 @@ class EndpointTable(Generic[T]):
             (pattern for pattern in patterns.values() if None in pattern.segments),
             key=lambda pattern: [part is None for part in pattern.segments],
         )
-        self._literal: dict[tuple[str, ...], Methods[T]] = {}
-        self._as_written: dict[str, Methods[T]] = {}
+        # Paths without parameters are looked up, by their segments and as callers usually write them.
+        self._by_segments: dict[tuple[str, ...], Methods[T]] = {}
+        self._by_path: dict[str, Methods[T]] = {}
         for pattern in patterns.values():
             literal = tuple(part for part in pattern.segments if part is not None)
             if len(literal) == len(pattern.segments):
-                methods = self._match(literal, pattern)
+                methods = self._match(literal, [pattern, *self._patterns])
                 assert methods is not None  # noqa: S101  # a literal matches itself
-                self._literal[literal] = methods
-                self._as_written["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
+                self._by_segments[literal] = methods
+                self._by_path["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
 
     def find(self, path: str) -> Methods[T] | None:
         """Return the targets of a path as sent in the request line, without its query; None without one.
 
         Raises `RequestRefusedError` (400) for a path that cannot be decoded.
         """
-        methods = self._as_written.get(path)
+        methods = self._by_path.get(path)
         if methods is not None:
             return methods
         segments = decode_path(path)
-        return self._literal.get(segments) or self._match(segments)
+        return self._by_segments.get(segments) or self._match(segments, self._patterns)
 
-    def _match(self, segments: tuple[str, ...], *literal: "_Pattern[T]") -> Methods[T] | None:
+    @staticmethod
+    def _match(segments: tuple[str, ...], patterns: "Iterable[_Pattern[T]]") -> Methods[T] | None:
+        """Return the targets of the patterns that match a path; for each method the first of them counts."""
         found: dict[str, Match[T]] = {}
-        for pattern in (*literal, *self._patterns):
+        for pattern in patterns:
             values = pattern.match(segments)
             if values is not None:
                 for method, (target, names) in pattern.targets.items():

@@ -16,7 +16,7 @@ from msgspec import structs
 from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Verdict
 from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.requests import scheme_of_sender
+from amqtt_rest_bridge.engine.requests import added_scheme
 from amqtt_rest_bridge.engine.server.newest import TopicPayload
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.stages import prepare
@@ -53,7 +53,7 @@ Send = Callable[[HttpRequest], HttpResponse]
 
 def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
     """Return a request with the scheme of the Authorization that is added where it is sent."""
-    scheme = scheme_of_sender(route.config, request)
+    scheme = added_scheme(route.config, request)
     if scheme is None:
         return request
     return structs.replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))

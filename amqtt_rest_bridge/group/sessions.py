@@ -42,7 +42,7 @@ class Watches(Protocol):
         """Return the topic filters whose messages are watched now."""
         ...
 
-    def asking_again(self) -> AbstractContextManager[Collection[str]]:
+    def resubscribing(self) -> AbstractContextManager[Collection[str]]:
         """Return a context with the filters whose retained messages are needed again; its body subscribes these."""
         ...
 
@@ -103,7 +103,7 @@ class OwnSession(ConnectionUser):
     async def _subscribe(self, connection: MqttConnection) -> None:
         """Subscribe what is missing, then unsubscribe what is no longer wanted."""
         wanted = self._own_filters | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
-        with self._watches.asking_again() as again:
+        with self._watches.resubscribing() as again:
             missing = (wanted.keys() - self._subscribed) | set(again)
             await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
         await connection.unsubscribe(Subscription(one) for one in self._subscribed - set(wanted))

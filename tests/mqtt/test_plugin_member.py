@@ -40,7 +40,7 @@ class Watched:
         self.refused: list[tuple[str, str]] = []
 
     @contextmanager
-    def asking_again(self) -> Iterator[Collection[str]]:
+    def resubscribing(self) -> Iterator[Collection[str]]:
         yield ()
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:

@@ -34,7 +34,7 @@ class Nothing:
 
     filters: Collection[str] = ()
 
-    def asking_again(self) -> AbstractContextManager[Collection[str]]:
+    def resubscribing(self) -> AbstractContextManager[Collection[str]]:
         return nullcontext(())
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:

@@ -1,16 +1,16 @@
 """Read events: a GET is answered from the newest messages of topics, at once or as a stream.
 
 `Reads` has the newest messages of each filter (`newest`), which `server_mode` passes on, and the open streams.
-`ReadEvent` answers the requests of one event. `_OneTopic` and `_TopicsOfFilter` write what is sent: of one topic, or of
-all that a filter matches. `CallerStream` is one open stream.
+`ReadEvent` answers the requests of one event. `CallerStream` is one open stream. Both write what `_OneTopic` or
+`_TopicsOfFilter` makes of the messages.
 
 The answer for one topic is its payload; with `{path.x}` the request names the topic. The answer for a filter with
 wildcards is a JSON object of payloads by topic. A request only chooses among topics that the event's filter has
 matched, so no value in its path leads to another topic.
 
-A stream holds only the number of the last message that it sent, and no messages that its caller has not read. Its next
-piece has the messages since then, if they are still kept, else the newest ones. So its memory is bounded, a bridge that
-has fallen behind sends more at once, and callers that read equally fast share the bytes.
+A stream holds the number of the last message that it has sent, but no messages. Its next *piece* has the messages since
+then. If some of these are not kept any more, it has the newest message of each topic. So a slow caller costs no memory,
+and callers that read equally fast share the bytes.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
@@ -53,9 +53,8 @@ class Reads:
         self._newest: dict[str, NewestMessages] = {}
         self._index: TopicIndex[NewestMessages] = TopicIndex(())
         self._streams: set[CallerStream] = set()
-        self._asleep: dict[
-            str, dict[_OneTopic | _TopicsOfFilter, set[CallerStream]]
-        ] = {}  # by filter of the event, and by topics
+        # Streams that have sent everything, by the filter of their event, and by the topics that wake them.
+        self._asleep: dict[str, dict[_ReadTopics, set[CallerStream]]] = {}
         self._takes_streams = True
 
     def watch(self, filters: Iterable[str]) -> None:
@@ -66,7 +65,7 @@ class Reads:
     def remember(self, topic: str, payload: bytes, *, retained: bool = False) -> bool:
         """Keep a message; return whether a read event has its topic.
 
-        A `retained` one is kept where it is new: it comes again with each subscription.
+        A `retained` one that is kept already is left out: it comes again with each subscription.
         """
         found = self._index[topic]
         for newest in found:
@@ -84,18 +83,18 @@ class Reads:
         return self._newest.get(topic_filter) or NewestMessages(topic_filter)
 
     @contextlib.contextmanager
-    def asking_again(self) -> Iterator[set[str]]:
-        """Return a context manager of the filters whose messages were dropped: its block subscribes them again.
+    def resubscribing(self) -> Iterator[set[str]]:
+        """Return a context manager of the filters of which messages were dropped. Its block subscribes them again.
 
-        They count as complete from then on, unless the block fails.
+        The broker then sends what is retained, so these filters count as complete, unless the block fails.
         """
-        again = [newest for newest in self._newest.values() if not newest.is_complete]
-        for newest in again:
+        incomplete = [newest for newest in self._newest.values() if not newest.is_complete]
+        for newest in incomplete:
             newest.is_complete = True  # until some are dropped again
         try:
-            yield {newest.topic_filter for newest in again}
+            yield {newest.topic_filter for newest in incomplete}
         except BaseException:
-            for newest in again:
+            for newest in incomplete:
                 newest.is_complete = False
             raise
 
@@ -107,9 +106,9 @@ class Reads:
         self._count(stream.name[0], 1)
 
     def wake_later(self, stream: "CallerStream") -> None:
-        """Wake a stream that has sent everything at the next message on one of its topics.
+        """Wake a stream, which has sent everything, at the next message on one of its topics.
 
-        A stream that has not sent everything is not woken: it takes its next piece when its caller has read.
+        Any other stream needs no waking: it takes its next piece when its caller has read the last one.
         """
         self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
 
@@ -129,7 +128,7 @@ class Reads:
             statistics.open_streams = self.readers[route]
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
-        """End the streams of events whose definition has changed; without routes end all, and begin no others."""
+        """End the streams of events that these routes define otherwise; without routes end all, and begin none."""
         definitions = {
             (route.name, event.name): (route.config, event) for route in present for event in route.server_events
         }
@@ -146,7 +145,7 @@ class ReadEvent:
         route: Of the event.
         event: It has a `read_filter`.
         reads: Has the messages.
-        max_response_bytes: A larger object is not answered.
+        max_response_bytes: The bound of an answer for a filter.
         clock: Times the heartbeats of streams.
     """
 
@@ -160,9 +159,8 @@ class ReadEvent:
         self.clock = clock
         self._event = event
         self._largest = max_response_bytes
-        self._shared: WeakValueDictionary[str, _OneTopic | _TopicsOfFilter] = (
-            WeakValueDictionary()
-        )  # those in use, by their names
+        # Those that streams use now, by topic or filter: callers of the same topics share the pieces.
+        self._topics_in_use: WeakValueDictionary[str, _ReadTopics] = WeakValueDictionary()
         self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
 
     def answer(self, request: Request, topic: str | None) -> Response:
@@ -181,12 +179,14 @@ class ReadEvent:
             return Response("304 Not Modified", headers)
         return payload_answer(payload, headers)
 
-    def _topics_of(self, topic: str) -> "_OneTopic | _TopicsOfFilter":
-        topics = self._shared.get(topic)
+    def _topics_of(self, topic: str) -> "_ReadTopics":
+        topics = self._topics_in_use.get(topic)
         if topics is None:
-            is_all = topic == self.filter
-            topics = _TopicsOfFilter(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _OneTopic(topic)
-            self._shared[topic] = topics
+            if has_wildcards(topic):
+                topics = _TopicsOfFilter(topic, self._largest, is_all=topic == self.filter)
+            else:
+                topics = _OneTopic(topic)
+            self._topics_in_use[topic] = topics
         return topics
 
 
@@ -198,149 +198,10 @@ def is_not_modified(if_none_match: str | None, entity_tag: str) -> bool:
     return entity_tag in given or given == ["*"]
 
 
-class _Piece(NamedTuple):
-    """The next bytes of a stream, empty if there is nothing to show, and the number of the last message in them."""
-
-    number: int
-    written: bytes
-
-
-class _Pieces(dict[tuple[int, int], _Piece]):
-    """The last pieces, by the numbers of the messages before and at their end; callers who are alike share them."""
-
-    def keep(self, seen: int, piece: _Piece) -> _Piece:
-        """Keep a piece for the next caller, and return it."""
-        if len(self) >= _MOST_PIECES or any(key[1] != piece.number for key in self):
-            self.clear()
-        self[seen, piece.number] = piece
-        return piece
-
-
-class _OneTopic:
-    """What is sent of one topic: its payload, or events of a stream."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._pieces = _Pieces()
-
-    def concerns(self, topic: str) -> bool:
-        """Return whether messages on a topic are sent."""
-        return topic == self._topic
-
-    def answer(self, newest: NewestMessages) -> TopicPayload:
-        """Return its payload; raises `RequestRefusedError` (404) where there is none."""
-        payload = newest.topics.get(self._topic)
-        if payload is not None:
-            return payload
-        shown = loggable(self._topic)
-        message = f"No message has been seen on {shown} yet"
-        if not newest.is_complete:
-            message = f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}"
-        raise RequestRefusedError(refuse(NO_MESSAGE, message))
-
-    def seen(self, newest: NewestMessages, last_id: str) -> int:
-        """Return the number of the message that a caller has seen, by the id of its last event."""
-        payload = newest.topics.get(self._topic)
-        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
-
-    def piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
-        """Return the events after the message with that number, None if there are none."""
-        payload = newest.topics.get(self._topic)
-        if payload is None or payload.number <= seen:
-            return None
-        new = [payload]
-        if seen != _NOTHING:
-            new = [one for topic, one in newest.since(seen) if topic == self._topic] or new
-        number = new[-1].number
-        if len(new) == 1:
-            return _Piece(number, new[0].event)
-        kept = self._pieces.get((seen, number))
-        return kept or self._pieces.keep(seen, _Piece(number, b"".join(one.event for one in new)))
-
-
-class _TopicsOfFilter:
-    """What is sent of the topics that a filter matches: a JSON object of their payloads, or events with such ones."""
-
-    def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
-        self._filter = topic_filter
-        self._largest = largest
-        self._is_all = is_all
-        self._matches = matcher_of(topic_filter)
-        self._answer: tuple[int, TopicPayload] | None = None  # with the number of the last message in it
-        self._pieces = _Pieces()
-
-    def concerns(self, topic: str) -> bool:
-        """Return whether messages on a topic are sent."""
-        return self._is_all or self._matches(topic) is not None
-
-    def answer(self, newest: NewestMessages) -> TopicPayload:
-        """Return the object; raises `RequestRefusedError` (503) where it is too large."""
-        made = self._answer
-        if made is None or made[0] != newest.number:
-            members = ((topic, one) for topic, one in newest.topics.items() if one and self.concerns(topic))
-            made = self._answer = newest.number, TopicPayload(self._object(newest, members).encode())
-        return made[1]
-
-    def seen(self, newest: NewestMessages, last_id: str) -> int:
-        """Return the number of the message that a caller has seen, by the id of its last event."""
-        of, _, number = last_id.rpartition("-")
-        # Numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
-        if of != f"{_INSTANCE}-{newest.series}" or not (number.isascii() and number.isdigit() and len(number) < 19):
-            return _NOTHING
-        return int(number) if int(number) <= newest.number else _NOTHING
-
-    def piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
-        """Return the events after the message with that number, None if no message has come since."""
-        number = newest.number
-        if number == seen:
-            return None
-        kept = self._pieces.get((seen, number))
-        if kept is not None:
-            return kept
-        if seen == _NOTHING:
-            whole = self.answer(newest)
-            return self._pieces.keep(seen, _Piece(number, self._event(newest, number, whole.payload.decode())))
-        changes = [one for one in newest.since(seen) if self.concerns(one[0])]
-        if newest.is_complete and not changes:
-            return _Piece(number, b"")
-        objects: list[dict[str, TopicPayload]] = [{}]
-        for topic, one in changes:
-            if topic in objects[-1]:
-                objects.append({})
-            objects[-1][topic] = one
-        numbers = [max(one.number for one in each.values()) for each in objects[:-1]]
-        written = (
-            self._event(newest, shown, self._object(newest, each.items()))
-            for shown, each in zip((*numbers, number), objects, strict=True)
-        )
-        return self._pieces.keep(seen, _Piece(number, b"".join(written)))
-
-    def _event(self, newest: NewestMessages, number: int, text: str) -> bytes:
-        return event_of(text, f"{_INSTANCE}-{newest.series}-{number}")
-
-    def _object(self, newest: NewestMessages, members: Iterable[tuple[str, TopicPayload]]) -> str:
-        shown = loggable(self._filter)
-        if not newest.is_complete:
-            raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
-        written: list[str] = []
-        size = 0
-        for topic, one in members:  # of 16 MiB no more is written than may be answered
-            written.append(f"{json.dumps(topic, ensure_ascii=False)}: {one.json if one else _REMOVED}")
-            size += len(written[-1])
-            if size > self._largest:
-                break
-        else:
-            text = f"{{{', '.join(written)}}}"
-            if len(text.encode()) <= self._largest:
-                return text
-        message = f"The messages on {shown} take more than the {self._largest} bytes of max_response_bytes"
-        raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, message))
-
-
 class CallerStream:
     """The stream of one caller; see `http.exchange.ResponseStream`."""
 
-    def __init__(self, reading: ReadEvent, topics: _OneTopic | _TopicsOfFilter, last_id: str) -> None:
+    def __init__(self, reading: ReadEvent, topics: "_ReadTopics", last_id: str) -> None:
         self.name = reading.name
         self.definition = reading.definition
         self.topic_filter = reading.filter
@@ -350,14 +211,14 @@ class CallerStream:
         self._pulse = Pulse(reading.clock.monotonic)
         self._has_ended = False
         newest = self._reads.newest(self.topic_filter)
-        self._seen = topics.seen(newest, last_id)
-        first = topics.piece(newest, self._seen)
-        self._seen, self._first = (
-            (newest.number, STREAM_BEGINNING) if first is None else (first.number, STREAM_BEGINNING + first.written)
-        )
+        first = topics.next_piece(newest, topics.number_seen(newest, last_id))
+        if first is None:
+            first = _Piece(newest.number, b"")
+        self._seen = first.number  # of the last message that was sent
+        self._first = STREAM_BEGINNING + first.written
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Note what wakes the connection of the caller."""
+        """Keep what makes the connection of the caller take the next piece."""
         self._wake = wake
 
     def wake(self) -> None:
@@ -377,7 +238,7 @@ class CallerStream:
             first, self._first = self._first, b""
             return self._pulse.beat(first)
         try:
-            piece = self.topics.piece(self._reads.newest(self.topic_filter), self._seen)
+            piece = self.topics.next_piece(self._reads.newest(self.topic_filter), self._seen)
         except RequestRefusedError:  # the next request of this caller is answered with it
             return b""
         if piece is None:
@@ -389,3 +250,165 @@ class CallerStream:
     def close(self) -> None:
         """Forget the stream, whose connection has ended."""
         self._reads.remove_stream(self)
+
+
+class _ReadTopics(Protocol):
+    """The topics that a read event answers with: one topic, or those of a filter with wildcards."""
+
+    def concerns(self, topic: str) -> bool:
+        """Return whether messages on a topic are sent."""
+        ...
+
+    def answer(self, newest: NewestMessages) -> TopicPayload:
+        """Return the body of an answer; raises `RequestRefusedError` (404, 503) for none, or one too large."""
+        ...
+
+    def number_seen(self, newest: NewestMessages, last_id: str) -> int:
+        """Return the number of the last message that a caller has seen, by the id of the last event that it has."""
+        ...
+
+    def next_piece(self, newest: NewestMessages, seen: int) -> "_Piece | None":
+        """Return what a stream sends after the message with the number `seen`, None if nothing has come since."""
+        ...
+
+
+class _Piece(NamedTuple):
+    """The next bytes of a stream, and the number of the last message that they cover.
+
+    The bytes are empty if none of these messages is on a topic of the caller.
+    """
+
+    number: int
+    written: bytes
+
+
+class _Pieces(dict[tuple[int, int], _Piece]):
+    """The last pieces, which callers share, by the numbers of the message before a piece and of its last one."""
+
+    def keep(self, seen: int, piece: _Piece) -> _Piece:
+        """Keep a piece for the next caller, and return it."""
+        if len(self) >= _MOST_PIECES or any(key[1] != piece.number for key in self):
+            self.clear()
+        self[seen, piece.number] = piece
+        return piece
+
+
+class _OneTopic:
+    """One topic: the answer is its payload, and each message is one event of a stream."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._pieces = _Pieces()
+
+    def concerns(self, topic: str) -> bool:
+        return topic == self._topic
+
+    def answer(self, newest: NewestMessages) -> TopicPayload:
+        payload = newest.topics.get(self._topic)
+        if payload is not None:
+            return payload
+        shown = loggable(self._topic)
+        message = f"No message has been seen on {shown} yet"
+        if not newest.is_complete:
+            message = f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}"
+        raise RequestRefusedError(refuse(NO_MESSAGE, message))
+
+    def number_seen(self, newest: NewestMessages, last_id: str) -> int:
+        payload = newest.topics.get(self._topic)
+        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
+
+    def next_piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
+        payload = newest.topics.get(self._topic)
+        if payload is None or payload.number <= seen:
+            return None
+        unseen = [payload]
+        if seen != _NOTHING:
+            unseen = [payload for topic, payload in newest.since(seen) if topic == self._topic] or unseen
+        number = unseen[-1].number
+        if len(unseen) == 1:
+            return _Piece(number, unseen[0].event)
+        kept = self._pieces.get((seen, number))
+        return kept or self._pieces.keep(seen, _Piece(number, b"".join(payload.event for payload in unseen)))
+
+
+class _TopicsOfFilter:
+    """The topics that a filter matches: the answer is a JSON object of their payloads, and so is each event."""
+
+    def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
+        self._filter = topic_filter
+        self._largest = largest
+        self._is_all = is_all  # the filter is that of the event, so all its messages are sent
+        self._matches = matcher_of(topic_filter)
+        self._answer: tuple[int, TopicPayload] | None = None  # with the number of the last message in it
+        self._pieces = _Pieces()
+
+    def concerns(self, topic: str) -> bool:
+        return self._is_all or self._matches(topic) is not None
+
+    def answer(self, newest: NewestMessages) -> TopicPayload:
+        made = self._answer
+        if made is None or made[0] != newest.number:
+            members = ((topic, payload) for topic, payload in newest.topics.items() if payload and self.concerns(topic))
+            made = self._answer = newest.number, TopicPayload(self._json_object(newest, members).encode())
+        return made[1]
+
+    def number_seen(self, newest: NewestMessages, last_id: str) -> int:
+        source, _, number = last_id.rpartition("-")
+        # The id of another process, or from before a reload that dropped these messages: its number means nothing here.
+        if source != f"{_INSTANCE}-{newest.series}":
+            return _NOTHING
+        if not (number.isascii() and number.isdigit() and len(number) < 19):
+            return _NOTHING
+        return int(number) if int(number) <= newest.number else _NOTHING
+
+    def next_piece(self, newest: NewestMessages, seen: int) -> _Piece | None:
+        number = newest.number
+        if number == seen:
+            return None
+        kept = self._pieces.get((seen, number))
+        if kept is not None:
+            return kept
+        if seen == _NOTHING:
+            written = self._event(newest, number, self.answer(newest).payload.decode())
+        else:
+            unseen = [(topic, payload) for topic, payload in newest.since(seen) if self.concerns(topic)]
+            if newest.is_complete and not unseen:
+                return _Piece(number, b"")
+            written = b"".join(self._events(newest, unseen))
+        return self._pieces.keep(seen, _Piece(number, written))
+
+    def _events(self, newest: NewestMessages, unseen: Iterable[tuple[str, TopicPayload]]) -> Iterator[bytes]:
+        """Yield events with these messages. A second message on a topic begins the next event."""
+        objects: list[dict[str, TopicPayload]] = [{}]
+        for topic, payload in unseen:
+            if topic in objects[-1]:
+                objects.append({})
+            objects[-1][topic] = payload
+        for members in objects[:-1]:
+            number = max(payload.number for payload in members.values())
+            yield self._event(newest, number, self._json_object(newest, members.items()))
+        # The last id covers the messages on other topics too.
+        yield self._event(newest, newest.number, self._json_object(newest, objects[-1].items()))
+
+    def _event(self, newest: NewestMessages, number: int, text: str) -> bytes:
+        """Return a text as a server-sent event, with the id from which `number_seen` reads the number."""
+        return event_of(text, f"{_INSTANCE}-{newest.series}-{number}")
+
+    def _json_object(self, newest: NewestMessages, members: Iterable[tuple[str, TopicPayload]]) -> str:
+        """Return payloads by topic as a JSON object; raises `RequestRefusedError` (503) if it is too large."""
+        shown = loggable(self._filter)
+        if not newest.is_complete:
+            raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
+        written: list[str] = []
+        size = 0
+        for topic, payload in members:
+            written.append(f"{json.dumps(topic, ensure_ascii=False)}: {payload.json if payload else _REMOVED}")
+            size += len(written[-1])
+            if size > self._largest:  # characters; so no more of 16 MiB is written than may be answered
+                break
+        else:
+            text = f"{{{', '.join(written)}}}"
+            if len(text.encode()) <= self._largest:
+                return text
+        message = f"The messages on {shown} take more than the {self._largest} bytes of max_response_bytes"
+        raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, message))

@@ -127,7 +127,7 @@ def publish(made: Answering, payload: bytes, *names: object) -> None:
 
 
 def ask_again(made: Answering, *retained: object) -> None:
-    with made.mode.reads.asking_again() as again:
+    with made.mode.reads.resubscribing() as again:
         for name in retained if again else ():
             made.mode.see(Message(f"home/{name}/t", b"21", 0.0), retained=True)
 
@@ -179,7 +179,7 @@ def test_what_was_dropped_is_not_complete_before_all_was_sent_again(
     monkeypatch.setattr(newest, "MOST_TOPICS", 2)
     made = rooms({})
     publish(made, b"1", "a", "b", "c")
-    with contextlib.suppress(OSError), made.mode.reads.asking_again():
+    with contextlib.suppress(OSError), made.mode.reads.resubscribing():
         if fails:
             raise OSError("gone")
     if not fails:
