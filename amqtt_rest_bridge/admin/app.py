@@ -148,7 +148,7 @@ class AdminPort:
     async def _answer(self, request: Request) -> Response:
         """Check who asks, then retry, try a definition, or return what is at the path."""
         path = request.target.partition("?")[0]
-        is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
+        is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith(("/retry", "/drop")))
         is_trial = path == "/playground" and request.method == "POST"
         crowded = None if request.may_wait else overloaded("The admin port answers as many requests as it can")
         refusal = request.refusal or crowded or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
@@ -311,8 +311,15 @@ class AdminPort:
         return Response("200 OK", headers, stream=stream)
 
     async def _retry(self, path: str, request: Request) -> Response:
-        """Retry what the form of a page or a caller of the API names."""
+        """Retry, or put away, what the form of a page or a caller of the API names."""
         retry = self._retries.retry
+        match path.split("/")[1:]:
+            case ["runs", run, "drop"]:
+                done, _ = self._retries.put_away([run])
+                return _see_other("/runs?outcome=open" if done else f"/runs/{quote(run)}?refused")
+            case ["api", "failures", "drop"]:
+                done, left = self._retries.put_away(retry_of(request.body).ids or ())
+                return _json({"dropped": done, "refused": _refused_objects(left)})
         match path.split("/")[1:-1]:
             case []:
                 alike = retry_form_of(request.body)
@@ -325,8 +332,7 @@ class AdminPort:
             case ["api", "failures"]:
                 answer = await retry(retry_of(request.body))
                 started = [{"id": run, "retry_of": of} for run, of in answer.started]
-                not_begun = [{"id": run, "code": code, "message": why} for run, code, why in answer.refused]
-                return _json({"started": started, "refused": not_begun}, "202 Accepted")
+                return _json({"started": started, "refused": _refused_objects(answer.refused)}, "202 Accepted")
             case ["api", "runs", run]:
                 answer = await retry(RetryQuery([run]))
                 for new, of in answer.started:
@@ -347,6 +353,10 @@ def _listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
         return _json({of: rows})
     kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
     return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
+
+
+def _refused_objects(refused: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
+    return [{"id": run, "code": code, "message": why} for run, code, why in refused]
 
 
 def _see_other(location: str) -> Response:

@@ -186,6 +186,16 @@ class KeptRuns:
                 self._set_retry(name, None, None)
             self._copy(name, self._runs[name])
 
+    def put_away(self, name: str) -> list[Run]:
+        """Keep the failures of a message no more that is not to be sent again, and return them."""
+        failures = self.failures_of(name)
+        for run in failures:
+            self._remove(run.id or "")
+            self._copy(run.id or "", None)
+        if failures and self._problems is not None:
+            self._problems.remove_failure(failures[-1])
+        return failures
+
     def _set_retry(self, name: str, run: str | None, outcome: str | None) -> None:
         """Set the newest retry of a kept run, and how it went; a success stays."""
         kept = self._runs.get(name)

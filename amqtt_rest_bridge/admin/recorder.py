@@ -280,6 +280,15 @@ class RunRecorder:
         ):
             self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
+    def put_away(self, name: str) -> list[Run]:
+        """Forget the failures of a message that is not to be sent again, and return them."""
+        failures = self.kept.put_away(name)
+        gone = {run.id for run in failures}
+        for last in (*self._recent.values(), *self._failures.values()):
+            for one in [one for one in last if one.run.id in gone]:
+                last.remove(one)
+        return failures
+
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. A success is counted in the problem of that failure."""
         if (failure := self.kept.note_retry_outcome(name, outcome.value)) is not None:

@@ -201,6 +201,25 @@ class Retries:
         ))  # fmt: skip
         self.end(name)
 
+    def put_away(self, ids: Iterable[str]) -> tuple[list[str], list[tuple[str, str, str]]]:
+        """Keep and count failures no more that are not to be retried.
+
+        Return the ids of those that were put away, and why others were not, as `Retried.refused` does.
+        """
+        self._recorder.keep_pending()
+        done, refused = list[str](), list[tuple[str, str, str]]()
+        for name in ids:
+            failures = self._recorder.kept.failures_of(name)
+            if any(run.id in self._under_way for run in failures):
+                refused.append((name, RETRY_RUNS, "a retry of this failure has not ended yet"))
+            elif not any(run.id == name for run in failures):
+                refused.append((name, NOT_KEPT, "no failure that waits is kept with this id"))
+            else:
+                for run in self._recorder.put_away(name):
+                    self._outcomes.put_away(run.route or "", run.id or "")
+                done.append(name)
+        return done, refused
+
     def end(self, name: str) -> None:
         """Note that the retry of a failure has ended."""
         self._under_way.discard(name)

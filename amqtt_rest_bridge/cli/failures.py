@@ -6,7 +6,7 @@ What comes from the admin port may hold anything that a publisher wrote, so cont
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -16,7 +16,7 @@ import typer
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.admin.runs import OPEN
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count, own_name
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count, own_name
 from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, admin_option
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
@@ -29,7 +29,9 @@ DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
 code, reason, tries, and what became of it since. Messages with a failed try and another one to come are there as
 retrying. With --open only those are listed that wait for a retry. With show and the id of a run: its message, the
-request as it was sent, the response and the tries. Secrets are masked.
+request as it was sent, the response and the tries. Secrets are masked. With drop and ids: keep and count these no more,
+since their messages are not to be sent again; it shows them, asks, and needs the setting admin_token or
+admin_token_secret.
 
 {ADMIN_HELP}"""
 EPILOG = """\
@@ -41,33 +43,40 @@ exit status:
 examples:
   rest-bridge failures --route Orders --since 10m
   rest-bridge failures show 7e1afce0-64fb-4a1b-aa3a-000000000008
+  rest-bridge failures drop 7e1afce0-64fb-4a1b-aa3a-000000000008
   rest-bridge failures --code http_status --json | jq -r '.[].id'
 """
 
 
 def run(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[show ID]", help="one run whole")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[show ID | drop ID ...]", help="one whole, or not needed")
+    ] = None,
     route: Annotated[str | None, typer.Option(metavar="R", help="only those of this route")] = None,
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
     is_open: Annotated[bool, typer.Option("--open", help="only those that wait for a retry: never sent again")] = False,
     since: Annotated[str | None, typer.Option(metavar="AGE", help="only younger ones: 10m, 2h, or a time")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="with drop: do not ask")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     admin: Admin = None,
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> int:
-    """Print the failures that are kept, or one of them whole."""
-    if words and (len(words) != 2 or words[0] != "show" or route or code or since or is_open):
-        raise typer.BadParameter("write `rest-bridge failures [OPTIONS]` or `rest-bridge failures show ID`")
+    """Print the failures that are kept, or one of them whole; or drop some."""
+    is_drop = words is not None and len(words) > 1 and words[0] == "drop"
+    if words and ((not is_drop and (len(words) != 2 or words[0] != "show")) or route or code or since or is_open):
+        raise typer.BadParameter("write `rest-bridge failures [OPTIONS]`, or with `show ID` or `drop ID ...`")
     check_code(code)
     try:
         since_of(since or "0s", time.time())
     except BadQueryError as error:
         raise typer.BadParameter(f"--{error}") from None
     with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
+        if words and is_drop:
+            return _drop(client, list(dict.fromkeys(words[1:])), asks=not yes)
         if words:
-            found: Any = client.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
+            found: Any = _whole(client, words[1])
             print(json.dumps(found) if as_json else "\n".join(_run_lines(found)))
             return 0
         query = {"route": route, "code": code, "since": since}
@@ -92,6 +101,25 @@ def run(
             f"hint: {name} failures show ID{of} prints one whole, {name} retry ID{of} sends it again", file=sys.stderr
         )
     return 0
+
+
+def _whole(client: AdminClient, name: str) -> Any:
+    """Return a run with what is kept of it; raises `AdminError`."""
+    return client.get(f"/api/runs/{quote(name, safe='', errors='surrogateescape')}", "id")
+
+
+def _drop(client: AdminClient, names: Sequence[str], *, asks: bool) -> int:
+    """Put failures away that are not to be sent again; return the exit status."""
+    if asks:
+        for name in names:
+            print(failure_line(_whole(client, name)))
+        if not agrees(f"Drop {count(len(names), 'failure')}? What is dropped cannot be sent again."):
+            return 1
+    answer = client.post("/api/failures/drop", "dropped", {"ids": names})
+    for one in answer["refused"]:
+        print(visible(f"{one['id']} not dropped: {one['message']}"), file=sys.stderr)
+    print(f"{count(len(answer['dropped']), 'failure')} dropped")
+    return 1 if answer["refused"] else 0
 
 
 def check_code(code: str | None) -> None:

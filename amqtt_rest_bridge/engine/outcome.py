@@ -212,6 +212,12 @@ class Outcomes:
             if self._records is not None:
                 self._records.forget_call(call.number)
 
+    def put_away(self, route: str, run: str) -> None:
+        """Count a failure no more that is not to be retried."""
+        if (statistics := self.statistics.get(route)) is not None:
+            statistics.put_away(run)
+            self.report_health(statistics)
+
     def note_unpublished(self, name: EventName, refused: PublicationRefusedError) -> None:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
         self.quiet_log.note(logging.ERROR, name, "%s", refused)

@@ -113,6 +113,10 @@ class _Window:
         self.refused += ended.refused - left.refused
         return None if place is None else left.error
 
+    def put_away(self, run: str) -> RouteError | None:
+        """Count a failure whose message is not to be sent again as a success, and return its error."""
+        return self.add(_SUCCEEDED, run) if any(run in one.runs for one in self._last) else None
+
 
 class _When(Struct):
     """When the WHEN of an event could be used last, when it failed last (monotonic seconds), and why it failed."""
@@ -351,6 +355,11 @@ class RouteStatistics:
         window = self._requests if is_request else self._calls
         window.add(_failed(error, run, is_earlier=True), retry_of)
         self._last_error = error
+
+    def put_away(self, run: str) -> None:
+        """Count a failure of the window no more: its message is not to be sent again."""
+        for window in (self._calls, self._requests):
+            self._note_resolved(window.put_away(run))
 
     def note_retry(self, code: str) -> None:
         """Note the failure code of an attempt that another one follows, which counts in `retried` once it is made.

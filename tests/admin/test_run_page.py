@@ -333,6 +333,19 @@ def test_open_failures_have_a_page_with_their_reasons_that_sends_all_of_them_aga
         assert "Retry" not in admin.text("/runs?outcome=open")
 
 
+def test_a_failure_that_is_not_needed_any_more_is_put_away_on_its_page_and_the_route_is_green(
+    target: Recorder, page: Page, hosting: Hosting, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "failures.db")
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
+        page.open(url(admin, f"/runs/{failed(client)}"))
+        page.evaluate("document.querySelector('.ask summary').click()")
+        click(page, ".ask button", "None that the filters let through.")
+        assert (admin.status("Orders")["health"], admin.problems()) == ("Green", [])
+    with bridging(hosting, client_route(target.url), failures=file) as (_, admin, _):
+        assert (admin.status("Orders")["open_failures"], runs(admin)) == (0, [])
+
+
 def test_the_first_page_begins_with_what_is_wrong_now_and_folds_problems_after_the_fifth(
     target: Recorder, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.admin_client import (
     failed,
     outcome,
     refusing_with_reason,
+    runs,
 )
 from tests.support.asking import ask
 from tests.support.embedded_broker import Client, Host, hosting
@@ -263,6 +264,24 @@ def test_open_failures_of_all_routes_are_listed_and_retried_and_status_leads_to_
     assert "each kept failure of all routes was sent again before" in run("retry", "--all").out
 
 
+def test_a_failure_that_is_not_needed_is_dropped_and_counts_no_more(
+    client: Client, admin: Admin, mended: list[str], asked: list[str], target: Recorder, run: Run
+) -> None:
+    target.answer = refusing_with_reason
+    assert run("retry", mended[0], status=1).out.endswith("1 failed again\n")
+    (again,) = (one["id"] for one in runs(admin, "?outcome=open") if one["retry_of"] == mended[0])
+    run("failures", "drop", again, status=1)
+    assert asked == ["Drop 1 failure? What is dropped cannot be sent again."]
+    assert run("failures", "drop", again, mended[1], "--yes").out == "2 failures dropped\n"
+    assert ids(run("failures").out) == [mended[2]], "all runs of a message go"
+    (problem,) = admin.problems()
+    route = admin.status("Orders")
+    reason = "messages failed: 1 of the last 3"
+    assert (problem["count"], route["open_failures"], route["health_reason"]) == (1, 1, reason)
+    shown = run("failures", "drop", again, "--yes", status=1)
+    assert shown == ("0 failures dropped\n", f"{again} not dropped: no failure that waits is kept with this id\n")
+
+
 def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(admin: Admin, run: Run) -> None:
     for command in (["failures"], ["retry"], ["retry", "--yes"]):
         shown = run(*command, "--route", "Ordres", status=1)
@@ -281,7 +300,7 @@ def test_a_question_without_an_answer_sends_nothing(client: Client, run: Run, mo
     "arguments",
     [
         *COMMANDS, ["retry"], ["retry", "x", "--route", "R"], ["retry", "x", "--code", "c"],
-        ["failures", "show"], ["failures", "x"],
+        ["failures", "show"], ["failures", "x"], ["failures", "drop"], ["failures", "drop", "x", "--open"],
     ],
 )  # fmt: skip
 def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], run: Run) -> None:
