@@ -1,7 +1,7 @@
 """Makes the configurations and events of the model from blocks, and checks settings that depend on each other.
 
-`loader` calls it for each block of a route, whose values `evaluation` has read: REST_API_CONFIG first. Client events
-send requests; server events publish, read or wait for a reply.
+`loader` calls it for each block of a route, first for REST_API_CONFIG; `evaluation` has read the values. A client event
+sends requests. A server event answers requests: it publishes, waits for a reply, or reads the last message of a topic.
 """
 
 import re
@@ -38,20 +38,20 @@ from amqtt_rest_bridge.lot.texts import (
     placeholder_text_of,
     read_placeholder_text,
     warn_of_dot_segments,
-    warn_of_foreign,
+    warn_of_foreign_levels,
 )
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 _LOGINS = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
-_BRACES = r"\{[^{}]*\}|[{}][^{}/]*"  # a pair of braces; a brace without its pair, to the end of the level
+_BRACES = r"\{[^{}]*\}|[{}][^{}/]*"  # a pair of braces, or a single brace and the rest of its topic level
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _UNUSED_BY_READ_EVENTS = (
     *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "QOS", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
     *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
 )
-"""Settings of server events that have no effect in a read event."""
+"""Settings of server events that have no effect in a read event, which answers with the last message of a topic."""
 
 
 # REST_API_CONFIG and ROUTE_CONFIG.
@@ -60,6 +60,21 @@ _UNUSED_BY_READ_EVENTS = (
 def read_config(settings: BlockSettings) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
+    _check_base_address(settings, client=client)
+    settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
+    _check_credentials(settings, client=client, server=server)
+    _check_token_url(settings)
+    if settings.values.get("IGNORE_CERT_ERRORS"):
+        message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
+        settings.warning(
+            FaultCode.INSECURE, "IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own"
+        )
+    settings.check_rules([mode for mode, is_on in ((Mode.CLIENT, client), (Mode.SERVER, server)) if is_on])
+    return settings.build(RestApiConfig, enable_client=client, enable_server=server)
+
+
+def _check_base_address(settings: BlockSettings, *, client: bool) -> None:
+    """Check BASE_ADDRESS, which client mode needs, and write it with the scheme that USE_SSL sets."""
     if not settings.may_have("BASE_ADDRESS") and client and settings.has("ENABLE_CLIENT"):
         message, hint = (
             "BASE_ADDRESS is missing: ENABLE_CLIENT is true",
@@ -74,8 +89,10 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
             warn_of_dot_segments("BASE_ADDRESS", address, settings.offset("BASE_ADDRESS"), settings.report)
         except FormError as refused:
             _refuse_url(settings, "BASE_ADDRESS", refused)
-    settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
-    _check_credentials(settings, client=client, server=server)
+
+
+def _check_token_url(settings: BlockSettings) -> None:
+    """Check OAUTH2_TOKEN_URL, and warn if it is plain http."""
     token_url: str | None = settings.values.get("OAUTH2_TOKEN_URL")
     if token_url is not None:
         try:
@@ -85,20 +102,6 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
                 settings.warning(FaultCode.INSECURE, "OAUTH2_TOKEN_URL", message, "write https://")
         except FormError as refused:
             _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
-    if settings.values.get("IGNORE_CERT_ERRORS"):
-        message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
-        settings.warning(
-            FaultCode.INSECURE, "IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own"
-        )
-    modes = [mode for mode, is_on in ((Mode.CLIENT, client), (Mode.SERVER, server)) if is_on]
-    settings.check_rules(modes)
-    return settings.build(RestApiConfig, enable_client=client, enable_server=server)
-
-
-def read_route_config(settings: BlockSettings) -> RouteConfig:
-    """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
-    settings.check_rules([Mode.CLIENT])
-    return settings.build(RouteConfig)
 
 
 def _is_on(settings: BlockSettings, name: str) -> bool:
@@ -119,7 +122,7 @@ def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
-    """Report names and passwords that cannot be sent, that are empty, or that callers are not asked for."""
+    """Report user names and passwords that cannot be sent or are empty, and callers that need no credentials."""
     for name in (name for pair in _LOGINS for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
             settings.invalid(name, "holds a control character, which a header cannot carry")
@@ -131,23 +134,23 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
         settings.warning(FaultCode.DOUBTFUL, "USERNAME", message, hint)
-    # A PASSWORD that is written as "" is sent, as some APIs want it. What callers are asked for must not be empty.
-    asked = ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _LOGINS[0]))
+    # An empty PASSWORD is allowed if it is written as "": some APIs want it. Credentials of callers must not be empty.
+    of_callers = ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _LOGINS[0]))
     for name in (*_LOGINS[0], *_LOGINS[1], "AUTHORIZATION"):
         if name in settings.failed or name not in settings.texts or settings.texts[name].text:
             continue
         label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
         if label is not None:
             settings.invalid(name, f"is empty: {label} holds nothing", "put a value into it")
-        elif name in asked:
+        elif name in of_callers:
             settings.invalid(name, "is empty", "it would admit callers without a password")
 
 
 def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) -> None:
     """Warn of credentials that are sent over plain http to another machine."""
     address: str = settings.values.get("BASE_ADDRESS", "")  # with the scheme that USE_SSL sets
-    is_faulty = "BASE_ADDRESS" in settings.failed or not _is_on(settings, "ENABLE_CLIENT")
-    if is_faulty or not _is_cleartext(address):
+    sends = _is_on(settings, "ENABLE_CLIENT") and "BASE_ADDRESS" not in settings.failed
+    if not sends or not _is_cleartext(address):
         return
     reason, hint = "anyone on the way can read it", "write https:// in BASE_ADDRESS"
     if "://" not in settings.texts["BASE_ADDRESS"].text:
@@ -163,7 +166,7 @@ def _is_cleartext(url: str) -> bool:
 
 
 def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> Iterator[tuple[str, Value]]:
-    """Yield the credentials that requests of a route carry: what has the name of one, and what holds a secret."""
+    """Yield the credentials that requests of a route carry, by name: what is called like one, or holds a secret."""
     digest = settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST  # it does not reveal the password
     for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
         if name in settings.texts and not (digest and name == "USERNAME"):
@@ -181,18 +184,24 @@ def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> It
             yield "a secret in BODY", body
 
 
+def read_route_config(settings: BlockSettings) -> RouteConfig:
+    """Return the capacity and policy of a route; what is missing or at fault has its default."""
+    settings.check_rules([Mode.CLIENT])
+    return settings.build(RouteConfig)
+
+
 # EVENT.
 
 
 def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
-    """Check and build an event of a route; None when it has no mode, or something it needs is missing or at fault.
+    """Check and build an event of a route; None if no mode is on, or a setting that it needs is missing or at fault.
 
-    With both modes on, an event that messages or its schedule trigger is a client event.
+    If both modes are on, an event with SOURCE_TOPIC or EVERY is a client event.
     """
     if "QOS" in settings.values:
         settings.values["QOS"] = int(settings.values["QOS"])
-    triggered = settings.may_have("SOURCE_TOPIC") or settings.may_have("EVERY")
-    if config.enable_client and (triggered or not config.enable_server):
+    has_trigger = settings.may_have("SOURCE_TOPIC") or settings.may_have("EVERY")
+    if config.enable_client and (has_trigger or not config.enable_server):
         return _read_client_event(settings, config, route)
     return _read_server_event(settings, config) if config.enable_server else None
 
@@ -203,46 +212,39 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     settings.warn_of_unused(Mode.CLIENT)
     if "EVERY" in values and not settings.may_have("SOURCE_TOPIC"):
         values["SOURCE_TOPIC"] = schedule_topic(route, settings.block.name)
-    hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
-    source = {} if settings.may_have("EVERY") else {"SOURCE_TOPIC": hint}
-    complete = settings.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
+    needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}  # with their hints
+    if not settings.may_have("EVERY"):
+        hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
+        needed["SOURCE_TOPIC"] = hint
+    has_all = settings.require(Mode.CLIENT, needed)
     mode = Mode.BATCH if settings.may_have("BATCH_SIZE") else Mode.CLIENT
     if mode is Mode.BATCH:
         _check_batch(settings)
     headers = _read_headers(settings, mode)
     for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
-        warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
+        warn_of_foreign_levels(name, settings.texts[name], Mode.CLIENT, settings.report)
     texts = _read_texts(settings, config, mode)
-    body = texts["BODY"]
-    _warn_of_unknown_type(settings, headers, body)
-    payload, method = settings.texts.get("PAYLOAD"), values.get("METHOD")
-    is_empty = method in ("POST", "PUT", "PATCH") and not settings.may_have("BODY")
-    if is_empty and payload is not None and "{response." not in payload.text:
-        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
-        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
     settings.check_rules([Mode.CLIENT])
-    if body is not None and values.get("METHOD") == Method.GET:
-        message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
-        settings.warning(FaultCode.DOUBTFUL, "BODY", message, hint)
+    _warn_of_body(settings, headers, texts["BODY"])
     differs = "write what is to differ, as in {payload} or {value.json.state}"
     for name, effect in (("ON_CHANGE", "of each topic"), ("DEDUPE_KEY", "within DEDUPE_FOR")):
         _warn_of_constant(settings, name, texts[name], f"only the first message {effect} is sent", differs)
-    filled = texts | {"WHEN": read_condition(settings, Mode.CLIENT)}
-    for name, template in filled.items():
+    templates = texts | {"WHEN": read_condition(settings, Mode.CLIENT)}
+    for name, template in templates.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))
     published = {"DESTINATION_TOPIC": texts["DESTINATION_TOPIC"], "ERROR_TOPIC": values.get("ERROR_TOPIC")}
     warn_of_own_loop(settings, published)
     signature, schema = _read_signature(settings), _read_schema(settings)
-    if not complete or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
+    if not has_all or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
         return None
-    read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
+    read: dict[str, Any] = {name.lower(): template for name, template in templates.items()}
     read |= {"name": settings.block.name, "headers": headers, "signature": signature, "schema_file": schema}
     return settings.build(ClientEvent, **read)
 
 
 def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
-    """Read the settings of a client event that hold placeholders; `mode` is that of its request."""
+    """Return the settings of a client event that hold placeholders, by name; `mode` is that of its request."""
     given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
     places = {
         "ENDPOINT": (Place.ENDPOINT, mode),
@@ -260,7 +262,7 @@ def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> d
 
 
 def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
-    """Warn of a text without placeholders, where messages are distinguished by it."""
+    """Warn of a text without placeholders, which is the same for all messages although it is to tell them apart."""
     if text is not None and text.is_constant:
         settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
 
@@ -300,14 +302,29 @@ def _check_batch(settings: BlockSettings) -> None:
         settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
 
 
+def _warn_of_body(
+    settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
+) -> None:
+    """Warn of a request without a body whose PAYLOAD may be meant as one, of a GET with a body, and of its type."""
+    payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
+    is_empty = method in ("POST", "PUT", "PATCH") and not settings.may_have("BODY")
+    if is_empty and payload is not None and "{response." not in payload.text:
+        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
+        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
+    if body is not None and method == Method.GET:
+        message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
+        settings.warning(FaultCode.DOUBTFUL, "BODY", message, hint)
+    _warn_of_unknown_type(settings, headers, body)
+
+
 def _warn_of_unknown_type(
     settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
 ) -> None:
-    """Warn of a Content-Type that holds a placeholder: at load it is not known how values in BODY are escaped."""
+    """Warn of a media type that holds a placeholder, so that it is not known at load how BODY is escaped."""
     if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
         return
     for name, template in headers:
-        # The parameters behind a ; do not matter.
+        # The parameters after the ; do not matter.
         of_type = takewhile(lambda piece: isinstance(piece, Placeholder) or ";" not in piece, template.pieces)
         if name.lower() == "content-type" and any(isinstance(piece, Placeholder) for piece in of_type):
             # `PreparedEvent` fails a call whose type proves to need escaping.
@@ -356,7 +373,10 @@ def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText 
 
 
 def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
-    """Check and build an event that callers request: it publishes, or answers with what its SOURCE_TOPIC brings."""
+    """Check and build an event that callers request: it publishes, or it is a read event.
+
+    A read event has METHOD GET and a SOURCE_TOPIC, and answers with the last message of this topic.
+    """
     values = settings.values
     if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
@@ -365,39 +385,19 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         return None
     reads = settings.may_have("SOURCE_TOPIC") and values.get("METHOD", Method.GET) == Method.GET
     settings.warn_of_unused(Mode.SERVER)
-    needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}
+    needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}  # with their hints
     if reads:
-        for name in filter(values.__contains__, _UNUSED_BY_READ_EVENTS):
-            message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
-            settings.warning(FaultCode.NO_EFFECT, name, message)
-        topic = settings.texts.get("SOURCE_TOPIC")
-        if topic is not None and "{" not in topic.text:
-            warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
+        _warn_in_read_event(settings)
     else:
         why = "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
         if not settings.may_have("SOURCE_TOPIC"):
             why = "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true"
         needed["DESTINATION_TOPIC"] = why if config.enable_client or settings.may_have("SOURCE_TOPIC") else None
-    complete = settings.require(Mode.SERVER, needed)
+    has_all = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
         settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")
-    endpoint, segments = settings.texts.get("ENDPOINT"), None  # the names of its {name} segments, if it can be read
-    if endpoint is not None:
-        warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, settings.report)
-        try:
-            segments = forms.read_server_endpoint(endpoint.text)
-        except FormError as refused:
-            settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
-    published: dict[str, Any] = {}
-    for name, place in (
-        ("DESTINATION_TOPIC", Place.TOPIC),
-        ("PAYLOAD", place_of(config.default_content_type)),
-        ("REPLY_TOPIC", Place.TOPIC),
-        ("DEDUPE_KEY", Place.TEXT),
-        ("RESPONSE", place_of(settings.value("RESPONSE_CONTENT_TYPE"))),
-    ):
-        published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
-        _check_segments(settings, name, template, segments)
+    segments = _read_segments(settings)
+    published: dict[str, Any] = _read_server_texts(settings, config, segments)
     read_topic = _parse_read_topic(settings, segments) if reads else None
     settings.check_rules([Mode.SERVER], _UNUSED_BY_READ_EVENTS if reads else ())
     effect = "only the first request within DEDUPE_FOR is published"
@@ -409,15 +409,55 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     reply, destination = published["reply_topic"], published["destination_topic"]
     if reply is not None and destination is not None and reply.source == destination.source:
         settings.invalid("REPLY_TOPIC", "is DESTINATION_TOPIC: a request would be taken for its own reply")
-    if not complete or settings.failed.intersection(needed):
+    if not has_all or settings.failed.intersection(needed):
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
     read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
     return settings.build(ServerEvent, **read)
 
 
+def _warn_in_read_event(settings: BlockSettings) -> None:
+    """Warn of settings that have no effect in a read event, and of levels of other languages in its SOURCE_TOPIC."""
+    for name in filter(settings.values.__contains__, _UNUSED_BY_READ_EVENTS):
+        message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
+        settings.warning(FaultCode.NO_EFFECT, name, message)
+    topic = settings.texts.get("SOURCE_TOPIC")
+    if topic is not None and "{" not in topic.text:
+        warn_of_foreign_levels("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
+
+
+def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
+    """Return the names of the `{name}` segments of ENDPOINT, None if it is missing or at fault."""
+    endpoint = settings.texts.get("ENDPOINT")
+    if endpoint is None:
+        return None
+    warn_of_foreign_levels("ENDPOINT", endpoint, Mode.SERVER, settings.report)
+    try:
+        return forms.read_server_endpoint(endpoint.text)
+    except FormError as refused:
+        settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
+        return None
+
+
+def _read_server_texts(
+    settings: BlockSettings, config: RestApiConfig, segments: tuple[str, ...] | None
+) -> dict[str, PlaceholderText | None]:
+    """Return the settings of a server event that hold placeholders, by field of the model."""
+    texts: dict[str, PlaceholderText | None] = {}
+    for name, place in (
+        ("DESTINATION_TOPIC", Place.TOPIC),
+        ("PAYLOAD", place_of(config.default_content_type)),
+        ("REPLY_TOPIC", Place.TOPIC),
+        ("DEDUPE_KEY", Place.TEXT),
+        ("RESPONSE", place_of(settings.value("RESPONSE_CONTENT_TYPE"))),
+    ):
+        texts[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
+        _check_segments(settings, name, template, segments)
+    return texts
+
+
 def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None) -> PlaceholderText | None:
-    """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
+    """Return the SOURCE_TOPIC of a read event as a text with placeholders, None if it has none."""
     name = "SOURCE_TOPIC"
     topic = settings.texts.get(name)
     if topic is None or name in settings.failed or not (written := re.findall(_BRACES, topic.text)):
@@ -441,7 +481,7 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
 def _check_segments(
     settings: BlockSettings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
 ) -> None:
-    """Refuse `{path.x}` that is not a segment of ENDPOINT; its `segments` are None when they cannot be known."""
+    """Refuse `{path.x}` if ENDPOINT has no segment `{x}`. Do nothing if the `segments` are not known."""
     if segments is None or template is None:
         return
     end = 0

@@ -1,4 +1,9 @@
-"""WHEN to a condition: each rule of the grammar becomes a test, or a fault at the term that it concerns. Pure."""
+"""Reads WHEN, the condition of an event. Pure.
+
+The parser calls a method of `_Tests` for each rule of the grammar that it has read, the innermost first. The methods
+for terms return a `_Term`, those for comparisons and for what joins them return a `Test`. A mistake raises `_TermError`
+with its place in the condition, and `read_condition` reports it at its place in the file.
+"""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +26,7 @@ _CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _FIELD: Final = re.compile(r"(?:\$\.|(?:body|message|payload|value)\.)?(?:json\.)?([A-Za-z_][\w.-]*)")
 _SIGNS: Final = re.compile(r"\{[^{}]*\}|'[^']*'|\"[^\"]*\"|([=<>!~&|]+)")
-# Of other languages, and what they are here.
+# Operators of other languages, and what they are here.
 _OPERATORS: Final = {
     **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
     **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
@@ -36,7 +41,7 @@ _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
 def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
-    """Read WHEN; None when it is missing or at fault."""
+    """Return the condition of WHEN, None if it is missing or at fault."""
     value = settings.texts.get(_NAME)
     if value is None or _NAME in settings.failed:
         return None
@@ -45,33 +50,33 @@ def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
         hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
         settings.error(FaultCode.CONDITION, _NAME, f"{_NAME}: is not one string", hint, (piece.offset, None))
         return None
-    found = list(_CHARACTER.finditer(piece.text[1:-1]))
+    characters = list(_CHARACTER.finditer(piece.text[1:-1]))
     constants = tuple((part.label, part.text) for part in value.parts if isinstance(part, Fixed))
     for suspect in suspects(piece.text, mode):
         if suspect.has_spaced_bar and (explained := explain_suspect(suspect, Place.TEXT, mode)):
             begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
             settings.report.warning(FaultCode.PLACEHOLDER, begin, *explained, end=end)
     try:
-        return _read("".join([unescape(one[0]) for one in found]), mode, constants)
+        return _read("".join([unescape(one[0]) for one in characters]), mode, constants)
     except RecursionError:
         message, hint = f"{_NAME}: is nested too deeply", "write fewer parentheses"
         settings.error(FaultCode.CONDITION, _NAME, message, hint, (piece.offset, None))
     except _TermError as fault:
-        # In the file, of each character of the condition.
-        offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
-        begin, end = (offsets[min(one, len(found))] for one in (fault.offset, fault.end))
+        # The offset in the file of each character of the condition, and of its end.
+        offsets = [piece.offset + 1 + one.start() for one in characters] + [piece.offset + len(piece.text) - 1]
+        begin, end = (offsets[min(one, len(characters))] for one in (fault.offset, fault.end))
         message = f"{_NAME}: {fault.message}"
         settings.error(FaultCode.CONDITION, _NAME, message, fault.hint, (begin, max(begin + 1, end)))
     return None
 
 
-@lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs a millisecond
+@lru_cache(maxsize=1024)  # many events have the same condition, and parsing one takes a millisecond
 def _read(text: str, mode: Mode, constants: tuple[tuple[str, str], ...]) -> Condition:
     return Condition(text, parse_condition(text, _Tests(text, mode, dict(constants))))
 
 
 class _TermError(FormError):
-    """A fault of the term from `offset` to `end` of the condition."""
+    """A fault of a term, which goes from `offset` to `end` in the condition."""
 
     def __init__(self, offset: int, end: int, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
@@ -81,9 +86,9 @@ class _TermError(FormError):
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """An operand as it is written. `operand` is None for a text that is not a value.
+    """An operand as it is written, such as `{payload}` or `'on'`. `operand` is None for a text that is not a value.
 
-    `type` is the name of its JSON type, None if that depends on the message.
+    `type` is "text", "number", "boolean" or "null"; None if the type depends on the message.
     """
 
     text: str
@@ -93,29 +98,33 @@ class _Term:
 
     @property
     def described(self) -> str:
+        """Return the term and its type, for messages."""
         return f"{self.text} is {'null' if self.type == 'null' else f'a {self.type}'}"
 
     def fault(self, message: str, hint: str | None = None) -> _TermError:
+        """Return a fault at this term."""
         return _TermError(self.offset, self.offset + len(self.text), message, hint)
 
 
 class _Tests:
-    """Makes tests: one method for each rule of a condition. Raises `_TermError` for the first term that is wrong.
+    """Makes the tests of a condition: one method for each rule of the grammar. Raises `_TermError` for a wrong term.
 
-    A fault of the last term is kept in `unfinished`, since text that follows it may be the better reason.
+    A condition that ends too early, as `{payload} =`, is not refused at once. Its fault is kept in `_fault_at_end`, and
+    raised at the end of the condition, unless text is left there that no rule can read: this text is the better reason.
     """
 
     def __init__(self, text: str, mode: Mode, constants: dict[str, str]) -> None:
         self._text = text
         self._mode = mode
         self._constants = constants
-        self._unfinished: _TermError | None = None
+        self._fault_at_end: _TermError | None = None
 
     def condition(self, ast: Any) -> Test:
+        """Return the test of a whole condition; refuse text after it that no rule can read."""
         leftover: _Term = ast["leftover"]
         if leftover.text:
             start, hint = leftover.offset, "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
-            # Of `=>` the parser has read the `=` already.
+            # The leftover may be a part of an operator: of `=>` the parser has read the `=` already.
             signs = (one for one in _SIGNS.finditer(self._text) if one[1] and one.start() <= start < one.end())
             foreign = next(signs, None)
             if foreign is not None and foreign[1] in _OPERATORS:
@@ -126,8 +135,8 @@ class _Tests:
             elif foreign is None:
                 hint = _hint_of_word(text, self._text[:start]) or hint
             raise _TermError(start, start + 1, f"{_shown(text)} cannot follow here", hint)
-        if self._unfinished is not None:
-            raise self._unfinished
+        if self._fault_at_end is not None:
+            raise self._fault_at_end
         test: Test = ast["test"]
         return test
 
@@ -143,15 +152,15 @@ class _Tests:
     def group(self, ast: Any) -> Test:
         if not ast["end"]:
             fault = _Term("(", offset_of(ast)).fault("this ( is never closed", "write ) where it ends")
-            if self._unfinished is None:
+            if self._fault_at_end is None:
                 raise fault
-            self._unfinished = fault
+            self._fault_at_end = fault
         test: Test = ast["of"]
         return test
 
     def existence(self, ast: Any) -> Test:
         term: _Term = ast["of"]
-        test = self._test("EXISTS", term)
+        test = self._make_test("EXISTS", term)
         if not isinstance(term.operand, Placeholder) and term.text:
             hint = "as in EXISTS {value.json.test}"
             raise term.fault("EXISTS asks for a placeholder of the message", hint)
@@ -162,28 +171,28 @@ class _Tests:
     def comparison(self, ast: Any) -> Test:
         left: _Term = ast["left"]
         if ast["items"]:
-            test = self._test("IN", left, *ast["items"])
+            test = self._make_test("IN", left, *ast["items"])
             self._check_types("IN", left, ast["items"])
         elif pattern := ast["pattern"]:
-            test = self._test("LIKE", left, pattern)
+            test = self._make_test("LIKE", left, pattern)
             if pattern.type != "text" or not isinstance(pattern.operand, Literal):
                 raise pattern.fault("LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
             if left.type not in (None, "text"):
                 raise left.fault(f"{left.described}, and LIKE compares texts")
         elif name := ast["operator"]:
-            test = self._test(name, left, ast["right"])
+            test = self._make_test(name, left, ast["right"])
             self._check_types(name, left, [ast["right"]])
         else:
-            test = self._test("", left)
+            test = self._make_test("", left)
             text = left.text
             hint = f"write {text} = true, or EXISTS {text}" if isinstance(left.operand, Placeholder) else None
-            self._unfinished = self._unfinished or left.fault(f"{_shown(text)} alone is not a condition", hint)
+            self._fault_at_end = self._fault_at_end or left.fault(f"{_shown(text)} alone is not a condition", hint)
         return Test("NOT", tests=(test,)) if ast["negated"] else test
 
-    def _test(self, name: str, *terms: _Term) -> Test:
-        """Return a test of terms, the first of which may be the misspelt name of a field."""
-        if self._unfinished is not None:  # this follows: it was not the last one
-            raise self._unfinished
+    def _make_test(self, name: str, *terms: _Term) -> Test:
+        """Return a test of terms; refuse a term that is not a value."""
+        if self._fault_at_end is not None:  # another test follows, so the end is not missing
+            raise self._fault_at_end
         for number, term in enumerate(terms):
             text = term.text
             if term.operand is None and text:
@@ -201,11 +210,11 @@ class _Tests:
                 raise term.fault(f"{_shown(text)} is not a value", hint)
             if term.operand is None:
                 hint = "a placeholder, a number, a text in quotes, true, false or null"
-                self._unfinished = term.fault("a value is missing here", hint)
+                self._fault_at_end = term.fault("a value is missing here", hint)
         return Test(name, tuple(term.operand for term in terms if term.operand is not None))
 
     def _check_types(self, name: str, left: _Term, others: list[_Term]) -> None:
-        """Refuse what can never be true, whatever the message holds."""
+        """Refuse a comparison of types that can never be equal or have no order."""
         for one in (left, *others):
             if one.type in ("boolean", "null") and name not in ("=", "!=", "IN"):
                 raise one.fault(f"{one.text} has no order", "compare it with = or !=")

@@ -1,8 +1,9 @@
-"""Makes routes of definitions, each by itself, then compares those of all files. Reports every fault of every file.
+"""Loads route files: makes a route of each definition, then compares the routes of all files. Reports every fault.
 
-Loading holds the interpreter, for half a millisecond a line. So `reload` runs this module as a program, in a process of
-its own. Its argument has the paths; it reads the texts that were parsed before and those to try from standard input,
-and writes the result and the texts now in use to standard output, pickled. `load` is pure, but for reading secrets.
+Loading keeps the interpreter busy for half a millisecond a line. So `reload` runs this module as a program, in a
+process of its own. Its argument has the paths. From standard input it reads the texts that were parsed before and the
+texts to try; to standard output it writes the result and the texts now in use. Both are pickled. `load` is pure, except
+that it reads secrets.
 """
 
 import json
@@ -29,28 +30,28 @@ from amqtt_rest_bridge.lot.writer import write_definition
 from amqtt_rest_bridge.system import FileState, leave_no_core_file
 
 MOST_FAULTS: Final = 200
-"""So many faults of texts to try are returned, those of the texts first."""
+"""The most faults that are returned for texts to try. The faults of these texts come before those of other files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A name or an endpoint (`key`) of a definition, which no other definition of all files may have.
+    """A name or an endpoint (`key`) that only one definition of all files may have.
 
-    `definition` is the place of the definition. If an earlier one has the key, `refused` is reported, and the route of
-    this definition is left out.
+    `definition` is the position of the definition that has it. If an earlier definition has the same key, `fault` is
+    reported, and the route of this definition is left out.
     """
 
     key: tuple[str, object]
     definition: Position
-    refused: Fault
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedText:
-    """The definitions of one text, each by itself: routes without errors, faults, and what `join` compares.
+    """The definitions of one text, each checked by itself: routes without errors, faults, and what `join` compares.
 
-    `without_define` are the faults of lines that look like a route without DEFINE. `definitions` is the number of those
-    of our type. `files` are as in `LoadResult`.
+    `without_define` are the faults of lines that look like a route without DEFINE. `definitions` is the number of
+    definitions of our type. `files` are as in `LoadResult`.
     """
 
     routes: tuple[Route, ...] = ()
@@ -64,9 +65,9 @@ class LoadedText:
 
 
 def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
-    """Read route definitions and check them, each by itself and together. Never raises for what a text holds.
+    """Read route definitions and check them: each by itself, then together. No text makes it raise.
 
-    `environment` is what GET reads; texts that are in `parsed` are not parsed again.
+    `environment` is what GET reads. Texts that are in `parsed` are not parsed again.
     """
     known = parsed or ParsedTexts()
     return join([load_text(source, known.parse(source.text), environment) for source in sources])
@@ -90,14 +91,17 @@ def load_text(source: Source, parsed: ParsedText, environment: Environment) -> L
 
 
 def join(texts: Sequence[LoadedText]) -> LoadResult:
-    """Join texts, in the order of their files, and add the faults of names, endpoints and loops of several files."""
+    """Return the routes of all texts, in the order of their files, and all faults.
+
+    Added are the faults that concern several definitions: names and endpoints that two have, and loops.
+    """
     faults = [fault for text in texts for fault in text.faults]
-    first: dict[tuple[str, object], Fault] = {}
+    first_faults: dict[tuple[str, object], Fault] = {}  # by key: of the claim that has it
     refused: set[tuple[str, Position]] = set()
     for claim in (claim for text in texts for claim in text.claims):
-        here, other = claim.refused, first.setdefault(claim.key, claim.refused)
-        if (here.path, here.position) != (other.path, other.position):
-            hint = f"the first is in {other.path}:{other.position.line}:{other.position.column}"
+        here, first = claim.fault, first_faults.setdefault(claim.key, claim.fault)
+        if (here.path, here.position) != (first.path, first.position):
+            hint = f"the first is in {first.path}:{first.position.line}:{first.position.column}"
             faults.append(replace(here, hint=visible(hint)))
             refused.add((here.path, claim.definition))
     severity = Severity.WARNING if any(text.definitions for text in texts) else Severity.ERROR
@@ -111,12 +115,12 @@ def join(texts: Sequence[LoadedText]) -> LoadResult:
 
 
 def title_of(definition: Definition) -> str:
-    """Return what a message calls a definition."""
+    """Return how messages name a definition."""
     return f"route {definition.name}" if definition.name is not None else "this route"
 
 
 class _TextLoader:
-    """Reads the definitions of one text, one after the other."""
+    """Reads the definitions of one text, one after the other, into its lists."""
 
     def __init__(self, source: Source, environment: Environment) -> None:
         self.routes: list[Route] = []
@@ -127,21 +131,22 @@ class _TextLoader:
         self._environment = environment
 
     def read(self, definition: Definition) -> None:
+        """Check a definition, and add its route if it has no error."""
         before = self.report.errors
         route = self._read_definition(definition)
         if route is not None and self.report.errors == before and not definition.is_faulty:
             self.routes.append(route)
 
     def _read_definition(self, definition: Definition) -> Route | None:
-        """Return the route of a definition, None if there is nothing to make it of; faults are reported."""
+        """Return the route of a definition, None without a REST_API_CONFIG; faults are reported."""
         report = self.report
         if definition.name is not None:
             self._claim(definition, ("route", definition.name), definition, f"there are two routes {definition.name}")
         blocks = [BlockSettings(block, report, self._environment) for block in definition.blocks]
-        events = [one for one in blocks if one.block.kind is BlockKind.EVENT]
+        event_blocks = [one for one in blocks if one.block.kind is BlockKind.EVENT]
         by_kind = {one.block.kind: one for one in blocks}
-        settings, shaping = by_kind.get(BlockKind.CONFIG), by_kind.get(BlockKind.ROUTE_CONFIG)
-        route_config = RouteConfig() if shaping is None else read_route_config(shaping)
+        settings, route_settings = by_kind.get(BlockKind.CONFIG), by_kind.get(BlockKind.ROUTE_CONFIG)
+        route_config = RouteConfig() if route_settings is None else read_route_config(route_settings)
         if settings is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
@@ -150,36 +155,54 @@ class _TextLoader:
                 )
             return None
         config, name = read_config(settings), definition.name or ""
-        read = [(event, read_event(event, config, name)) for event in events]
-        for of, event in read:
-            title = "" if event is None else f"{title_of(definition)}, event {event.name}"
+        events = [read_event(block, config, name) for block in event_blocks]  # None for one with a fault
+        for block, event in zip(event_blocks, events, strict=True):
             if isinstance(event, ClientEvent):
-                places = {name: of.range(name) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC", "ENDPOINT")}
-                self.events.append(PlacedEvent(event, config, title, report.path, places))
+                self._add_client_event(definition, block, event, config)
             elif event is not None and "SERVER_PORT" not in settings.failed:
-                self.endpoints += [PlacedEndpoint(event, config.server_port, title)] if event.destination_topic else []
-                key = ("endpoint", (config.server_port, event.method, forms.endpoint_shape(event.endpoint)))
-                message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
-                self._claim(definition, key, of.block, message)
-        _warn_of_idleness(definition, settings, config, [event for _, event in read])
-        warn_of_cleartext(settings, events)
-        secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
+                self._add_server_event(definition, block, event, config)
+        _warn_of_idleness(definition, settings, config, events)
+        warn_of_cleartext(settings, event_blocks)
+        secrets: frozenset[str] = frozenset().union(settings.secrets, *(block.secrets for block in event_blocks))
         return Route(
             name=name,
             config=config,
-            client_events=tuple(event for _, event in read if isinstance(event, ClientEvent)),
-            server_events=tuple(event for _, event in read if isinstance(event, ServerEvent)),
+            client_events=tuple(event for event in events if isinstance(event, ClientEvent)),
+            server_events=tuple(event for event in events if isinstance(event, ServerEvent)),
             route_config=route_config,
             path=report.path,
             position=report.position(definition.offset),
             secrets=secrets,
-            in_addresses=frozenset().union(settings.in_addresses, *(event.in_addresses for event in events)),
-            definition=write_definition(name, settings, shaping, events, Masker(secrets)),
+            in_addresses=frozenset().union(settings.in_addresses, *(block.in_addresses for block in event_blocks)),
+            definition=write_definition(name, settings, route_settings, event_blocks, Masker(secrets)),
         )
 
-    def _claim(self, of: Definition, key: tuple[str, object], at: Definition | Block, message: str) -> None:
-        refused = self.report.fault(Severity.ERROR, FaultCode.DUPLICATE, at.offset, message)
-        self.claims.append(Claim(key, self.report.position(of.offset), refused))
+    def _add_client_event(
+        self, definition: Definition, block: BlockSettings, event: ClientEvent, config: RestApiConfig
+    ) -> None:
+        """Add a client event to those in which `join` searches loops."""
+        ranges = {name: block.range(name) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC", "ENDPOINT")}
+        title = f"{title_of(definition)}, event {event.name}"
+        self.events.append(PlacedEvent(event, config, title, self.report.path, ranges))
+
+    def _add_server_event(
+        self, definition: Definition, block: BlockSettings, event: ServerEvent, config: RestApiConfig
+    ) -> None:
+        """Add a server event to those in which `join` searches loops, and claim its endpoint."""
+        port = config.server_port
+        if event.destination_topic:
+            title = f"{title_of(definition)}, event {event.name}"
+            self.endpoints.append(PlacedEndpoint(event, port, title))
+        key = ("endpoint", (port, event.method, forms.endpoint_shape(event.endpoint)))
+        message = f"{event.method} {block.texts['ENDPOINT'].shown} on port {port} is exposed twice"
+        self._claim(definition, key, block.block, message)
+
+    def _claim(
+        self, definition: Definition, key: tuple[str, object], reported_at: Definition | Block, message: str
+    ) -> None:
+        """Note that a definition has a key; `message` is that of the fault if another one has it."""
+        fault = self.report.fault(Severity.ERROR, FaultCode.DUPLICATE, reported_at.offset, message)
+        self.claims.append(Claim(key, self.report.position(definition.offset), fault))
 
 
 def _warn_of_idleness(
@@ -210,12 +233,12 @@ def _warn_of_idleness(
 
 
 def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] | None) -> tuple[LoadResult, bytes]:
-    """Load files and return the result and the texts that the next time need not be parsed; blocks.
+    """Load files. Return the result, and the parsed texts for the next call. Blocks.
 
     Args:
         arguments: JSON of `paths`, `may_be_empty` and `secrets_dir`.
         known: Texts that were parsed before, as `ParsedTexts.dump` writes them.
-        instead: Texts to try in the place of files, see `sources.read`: then there are at most `MOST_FAULTS` faults.
+        instead: Texts to try in place of files, see `sources.read`. Then at most `MOST_FAULTS` faults are returned.
 
     Raises:
         ConfigurationError: A path cannot be read.
@@ -227,9 +250,9 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
     result = replace(result, variables=tuple(environment.variables), secrets=tuple(environment.secrets))
     if instead is None:
         return result, parsed.dump()
-    # The faults of the texts to try come first; if there are too many, errors are preferred.
     faults, more = result.faults, list[Fault]()
     if len(faults) > MOST_FAULTS:
+        # Kept are the faults of the texts to try before those of other files, and errors before warnings.
         by_weight = sorted(faults, key=lambda fault: (fault.path not in instead, fault.severity is not Severity.ERROR))
         last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
         more.append(Fault(last.path, Position(1, 1), last.severity, message))

@@ -104,8 +104,8 @@ def _check_literal(name: str, template: PlaceholderText, value: Value, mode: Mod
         raise FormError(f'"{value.shown}" {reason}', hint if set("+#") & set(sample) else None)
 
 
-def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
-    """Warn of `:id`, `*` and the like in a topic filter or path, which other languages fill or match."""
+def warn_of_foreign_levels(name: str, value: Value, mode: Mode, report: Report) -> None:
+    """Warn of wildcards and placeholders of other languages in a topic filter or path, such as `:id` and `*`."""
     if name != "ENDPOINT" and re.search(r",\s", value.text):
         message = f"{name} is one filter, with the comma in it"
         report.warning(FaultCode.OTHER_SYNTAX, value.offset, message, "write an event for each filter")

@@ -232,7 +232,7 @@ def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
     return replace(
         loaded,
         faults=tuple(map(fault, loaded.faults)),
-        claims=tuple(replace(claim, refused=fault(claim.refused)) for claim in loaded.claims),
+        claims=tuple(replace(claim, fault=fault(claim.fault)) for claim in loaded.claims),
         events=tuple(events),
         without_define=tuple(map(fault, loaded.without_define)),
     )
