@@ -107,7 +107,8 @@ class Parameter:
     integer that is a time; `choices` are its values with the meaning of each; the value of a `secret` one is masked
     wherever it would be shown. `placeholders` are the modes whose placeholders it may hold; `portable` settings are
     those of the specified language, all others are extensions of it. `default` is that of the field of its name in the
-    model, as it would be written in a file; None without one.
+    model, as it would be written in a file; None without one. `rest-bridge help` and editors also show `details`, and
+    `example_below`, the lines after the example.
     """
 
     name: str
@@ -118,6 +119,8 @@ class Parameter:
     low: int = 0
     high: int = 0
     unit: str = ""
+    example_below: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict)
     secret: bool = False
     placeholders: tuple[Mode, ...] = ()
@@ -141,9 +144,10 @@ class Parameter:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what each choice means, and what the setting requires and excludes, one clause each."""
+        """Return the details, what each choice means, and what the setting requires and excludes, one clause each."""
         requires = [rule for rule in self.requires if rule.name != self.name]
         return (
+            *self.details,
             *(f"{choice}: {meaning}" for choice, meaning in self.choices.items()),
             *_clauses("requires", (rule for rule in requires if rule.strict)),
             *_clauses("no effect without", (rule for rule in requires if not rule.strict)),
@@ -339,6 +343,12 @@ _EVENT = (
         "WHEN", Kind.CONDITION, _B,
         "where it is false, a message sends nothing, and a request publishes nothing",
         "'{value.json.level} >= 3'", placeholders=(Mode.CLIENT, Mode.SERVER),
+        details=(
+            "operators: =, !=, <, <=, >, >=, IN ('a', 1), LIKE 'pump-%', NOT IN, NOT LIKE, EXISTS {value.json.x}",
+            "joined by NOT, AND, OR, in this order of precedence, and by parentheses",
+            "values: placeholders, numbers, texts in quotes, true, false, null",
+            "rules: amqtt_rest_bridge/lot/SHAPING.md, Conditions",
+        ),
     ),
     Parameter(
         "EVERY", Kind.DURATION, _C,
@@ -359,7 +369,7 @@ _EVENT = (
     Parameter(
         "BATCH_SIZE", _INT, _C,
         "up to so many messages become one request, with `{batch}` or `{batch.lines}` in BODY",
-        "'500'", low=1, high=10_000,
+        "'500'", low=1, high=10_000, example_below=("WITH BODY '{\"items\": {batch}}'",),
         excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
@@ -392,6 +402,7 @@ _EVENT = (
     ),
     Parameter(
         "HEADERS", Kind.HEADERS, _C, "headers of the request, in their order", 'ADD Accept "text/csv"', portable=True,
+        example_below=('    ADD Authorization "Bearer " + GET SECRET "api-token"',),
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(

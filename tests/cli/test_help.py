@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.placeholders.conditions import OPERATORS
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
 from tests.cli.conftest import Run
 from tests.support.forked import REST_BRIDGE, run
 
@@ -18,9 +20,50 @@ def test_help_of_a_setting_holds_all_of_its_row(run: Run) -> None:
         for row in rows.values():
             text = " ".join(run("help", row.name.lower()).out.split())
             assert text.startswith(f"{row.name}: {kind}, ")
-            for part in (row.meaning, row.allowed, *row.notes, f"WITH {row.name} {row.example}", row.default or ""):
+            example = (f"WITH {row.name} {row.example}", *row.example_below)
+            for part in (row.meaning, row.allowed, *row.notes, *example, row.default or ""):
                 assert " ".join(part.split()) in text, (row.name, part)
             assert ("extension" in text) == (not row.portable)
+
+
+def test_help_of_when_has_its_operators_and_where_to_read_on(run: Run) -> None:
+    text = " ".join(run("help", "WHEN").out.split())
+    names = (*OPERATORS, "IN (", "NOT IN", "LIKE '", "NOT LIKE", "EXISTS {", "AND", "OR", "NOT", "null")
+    assert [name for name in names if name not in text] == []
+    assert "SHAPING.md, Conditions" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("HEADERS", ['    ADD Accept "text/csv"', '    ADD Authorization "Bearer " + GET SECRET "api-token"']),
+        ("BATCH_SIZE", ["WITH BATCH_SIZE '500'", "WITH BODY '{\"items\": {batch}}'"]),
+    ],
+)
+def test_an_example_that_needs_more_lines_has_them(name: str, lines: list[str], run: Run) -> None:
+    assert [line.removeprefix("  ") for line in run("help", name).out.splitlines()[-2:]] == lines
+
+
+@pytest.mark.parametrize("kind", BlockKind)
+def test_help_of_a_block_lists_its_settings_with_their_meaning(kind: BlockKind, run: Run) -> None:
+    text = " ".join(run("help", kind.lower()).out.split())
+    assert text.startswith(f"{kind}: ")
+    for row in PARAMETERS[kind].values():
+        assert f" {row.name} {row.meaning}" in text
+    assert [row["name"] for row in json.loads(run("help", kind, "--json").out)] == [*PARAMETERS[kind]]
+
+
+def test_help_of_placeholders_lists_all_and_of_one_explains_it(run: Run) -> None:
+    text = " ".join(run("help", "placeholders").out.split())
+    for kind in PLACEHOLDERS:
+        assert f"{', '.join(kind.written)} {kind.meaning} (" in text
+    for name in ("value.json", "{value.json.level|0}", "payload.json"):
+        (explained,) = json.loads(run("help", name, "--json").out)
+        assert explained["written"][0] == "{value.json}"
+    assert (
+        run("help", "batch.size").out == "  {batch.size}            how many they are (client mode, with BATCH_SIZE)\n"
+    )
+    assert run("help", "payload.csv").out.startswith("  {payload.csv.N}, {value.csv.N}\n")
 
 
 def test_help_alone_lists_every_setting(run: Run) -> None:

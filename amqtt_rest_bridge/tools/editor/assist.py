@@ -16,10 +16,10 @@ from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.grammar.parsing import StatementNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
-from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, recognise
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
-from amqtt_rest_bridge.lot.reference import markdown_of
+from amqtt_rest_bridge.lot.reference import BLOCKS, markdown_of, placeholders_named
 from amqtt_rest_bridge.lot.sources import is_notebook
 from amqtt_rest_bridge.tools.editor.layout import laid_out_file
 from amqtt_rest_bridge.tools.editor.project import Part, Project, RouteText
@@ -41,12 +41,6 @@ _TYPED_FIRST_WORD = re.compile(r"(?:\A|\n)[^\S\n]*(\w*)\Z")
 _SETTING = re.compile(r"(?<!\S)WITH\s+(\w+)\s", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _BRACES = re.compile(r"\{[^{}\n]*\}")
-_BLOCKS: dict[str, str] = {
-    BlockKind.CONFIG: "what a route connects to; exactly one in a route",
-    BlockKind.ROUTE_CONFIG: "how many messages a route holds, and what happens to others; at most one in a route",
-    BlockKind.EVENT: "a message that sends a request, or a request that is published; any number in a route",
-    IGNORED_BLOCK: "of other brokers: it is skipped",
-}
 
 
 def range_of(file: RouteText, start: int, end: int) -> types.Range:
@@ -95,7 +89,7 @@ def _suggestions(part: Part, offset: int) -> tuple[str, list[types.CompletionIte
             if block is None or found[1] or name not in block.settings
         ]
     if found := _TYPED_BLOCK.search(before):
-        return found[1], [_item(name, types.CompletionItemKind.Class, "", meaning) for name, meaning in _BLOCKS.items()]
+        return found[1], [_item(name, types.CompletionItemKind.Class, "", meaning) for name, meaning in BLOCKS.items()]
     if found := _TYPED_GET.search(before):
         return found[1], _words(
             {"ENV": "an environment variable, read at load", "SECRET": "a file of secrets_dir, read at load"}
@@ -137,12 +131,10 @@ def _describe(part: Part, offset: int) -> tuple[str, int, int] | None:
     end = part.text.find("\n", offset)
     line = part.text[start : end if end >= 0 else len(part.text)]
     for found in _BRACES.finditer(line):
-        if found.start() <= offset - start < found.end():  # what it means, in each mode that has it
-            roots = {(mode, root.root) for mode in Mode if (root := recognise(found[0][1:-1], mode)) is not None}
-            kinds = [kind for kind in PLACEHOLDERS if any((mode, kind.root) in roots for mode in kind.modes)]
-            if kinds:
-                meaning = "\n\n".join(f"`{kind.written[0]}`: {kind.meaning}" for kind in kinds)
-                return meaning, start + found.start(), start + found.end()
+        is_here = found.start() <= offset - start < found.end()
+        if is_here and (kinds := placeholders_named(found[0])):  # what it means, in each mode that has it
+            meaning = "\n\n".join(f"`{kind.written[0]}`: {kind.meaning}" for kind in kinds)
+            return meaning, start + found.start(), start + found.end()
     for found in _WORD.finditer(line):
         if not found.start() <= offset - start <= found.end():
             continue
@@ -150,8 +142,8 @@ def _describe(part: Part, offset: int) -> tuple[str, int, int] | None:
         name, place = found[0].upper(), (start + found.start(), start + found.end())
         if _TYPED_SETTING.search(before) and (parameter := _parameter_named(part, offset, name)):
             return markdown_of(parameter), *place
-        if _TYPED_BLOCK.search(before) and name in _BLOCKS:
-            return f"`{name}`: {_BLOCKS[name]}", *place
+        if _TYPED_BLOCK.search(before) and name in BLOCKS:
+            return f"`{name}`: {BLOCKS[name]}", *place
     return None
 
 
