@@ -7,18 +7,20 @@ same ones.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
 from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
 from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import UnmatchedPath, UnmatchedRequests
 from amqtt_rest_bridge.engine.status_reporter import StatusReporter, spool_refuses
 from amqtt_rest_bridge.lot.model import OverloadPolicy
+from amqtt_rest_bridge.lot.placeholders.conditions import WHEN_UNUSABLE
 from amqtt_rest_bridge.mqtt.private import BrokerState
 
 SAMPLE_SECONDS: Final = 10.0
@@ -194,6 +196,7 @@ class Figures:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._bridge.troubles
         waiting = Counter(map(self._recorder.problems.kind_of, (one.run for one in self._recorder.kept.open())))
+        problems = self._recorder.problems
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         return BridgeNumbers(
             restarts=broker.restarts,
@@ -202,8 +205,30 @@ class Figures:
             unmatched=self._unmatched.totals(),
             unmatched_paths=self._unmatched.most_frequent(),
             spool_refusing=broker.refusing is not None,
-            problems=self._recorder.problems.present(time.time(), successes, waiting)[:_MOST_PROBLEMS],
+            problems=sorted(
+                [*problems.present(time.time(), successes, waiting), *self._unusable_whens()], key=lambda one: one.place
+            )[:_MOST_PROBLEMS],
             group=self._bridge.group_numbers,
             pids=self._pids,
             dropped=broker.dropped,
         )
+
+    def _unusable_whens(self) -> Iterator[Problem]:
+        """Yield a problem for each WHEN that fits no message, until one fits or ten minutes have passed."""
+        now, since_start = time.monotonic(), time.time() - time.monotonic()
+        for name, statistics in self._statistics.items():
+            for event, when in statistics.whens.by_event.items():
+                if when.fits_none() and now - when.unusable[-1] < LISTED_SECONDS:
+                    yield Problem(
+                        code=WHEN_UNUSABLE,
+                        target=self._recorder.problems.target_of(name, event),
+                        status=None,
+                        routes=[name],
+                        counts=[when.count],
+                        count=when.count,
+                        first=since_start + when.first,
+                        last=since_start + when.unusable[-1],
+                        message=f"event {event} skips each message: {when.fault}",
+                        hint="Compare WHEN with the payloads: a name in another letter case is another member",
+                        run=None,
+                    )

@@ -86,6 +86,7 @@ class StatusPages:
             "overview",
             groups=groups(sort_rows(found, query.sort)),
             summary=summary(every),
+            skips=any(one["skipped"] not in ("0", "-") for one in every),
             query=query,
             folder=self._folder,
             first_route=FIRST_ROUTE,

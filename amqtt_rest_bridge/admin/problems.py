@@ -137,8 +137,11 @@ class Problems:
 
     def kind_of(self, failure: Run) -> Kind:
         """Return the code, target and status that a failure is counted by."""
-        target = self._targets.get((failure.route or "", failure.event or ""), "")
-        return failure.code or "", target, failure.status
+        return failure.code or "", self.target_of(failure.route, failure.event), failure.status
+
+    def target_of(self, route: str | None, event: str | None) -> str:
+        """Return the server or endpoint of an event, "" if the event is gone."""
+        return self._targets.get((route or "", event or ""), "")
 
     def open_tries(self) -> Iterator[Run]:
         """Iterate over the last failed tries of calls that have not ended."""

@@ -12,7 +12,19 @@ from amqtt_rest_bridge.lot.model import HEALTHS, severity_of
 
 Row = Mapping[str, str]
 """The cells of a route, by the names that pages and their script use."""
-SORTS: Final = ("health", "name", "rate", "succeeded", "failed", "refused", "queued", "p50", "p99", "wait_p99")
+SORTS: Final = (
+    "health",
+    "name",
+    "rate",
+    "succeeded",
+    "failed",
+    "refused",
+    "skipped",
+    "queued",
+    "p50",
+    "p99",
+    "wait_p99",
+)
 """The cells that rows are sorted by, the usual one first."""
 _UNFOLDED: Final = 40
 """Most routes that are listed one by one; more are folded into groups by the beginnings of their names."""

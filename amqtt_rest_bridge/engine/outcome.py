@@ -277,10 +277,16 @@ class Outcomes:
     def _note_when(
         self, event: str, skipped: tuple[str, str] | None, masker: Masker, statistics: RouteStatistics
     ) -> None:
-        """Note whether a WHEN could be used. A broken one makes its route Yellow, until a minute without messages."""
+        """Note whether a WHEN could be used, and log once a minute that it fits none.
+
+        A broken one makes its route Yellow, until a minute without messages.
+        """
         fault = None if skipped is None or skipped[0] != WHEN_UNUSABLE else masker.text(skipped[1])
         is_watched = bool(statistics.whens.broken)
-        statistics.whens.note(event, fault, self._clock.monotonic())
+        if statistics.whens.note(event, fault, self._clock.monotonic()):
+            log.warning(
+                "route %s, event %s: each message is skipped: %s", statistics.name, event, loggable(fault or "")
+            )
         if statistics.whens.broken and not is_watched:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 

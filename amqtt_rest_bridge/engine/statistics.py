@@ -118,12 +118,23 @@ class _Window:
         return self.add(_SUCCEEDED, run) if any(run in one.runs for one in self._last) else None
 
 
-class _When(Struct):
-    """When the WHEN of an event could be used last, when it failed last (monotonic seconds), and why it failed."""
+class When(Struct):
+    """When the WHEN of an event could be used last, when it failed last (monotonic seconds), and why it failed.
+
+    `count` is how often it has failed since it could be used, the first time at `first`. `logged` is when that was
+    logged last.
+    """
 
     usable: float = float("-inf")
     unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST_UNUSABLE))
     fault: str = ""
+    count: int = 0
+    first: float = 0.0
+    logged: float = float("-inf")
+
+    def fits_none(self) -> bool:
+        """Return whether it failed for all messages of the minute before the last one."""
+        return self.count > 0 and self.usable < self.unusable[-1] - WHEN_SECONDS
 
     def is_broken(self, now: float) -> bool:
         """Return whether it failed for all messages of the last minute, of which there were at least five."""
@@ -137,29 +148,36 @@ class Whens:
     def __init__(self) -> None:
         self.broken: dict[str, str] = {}
         """Why a WHEN failed for all messages of the last minute, by event."""
-        self._by_event: dict[str, _When] = {}
+        self.by_event: dict[str, When] = {}
+        """When each WHEN was evaluated, by event."""
 
-    def note(self, event: str, fault: str | None, now: float) -> None:
-        """Note that the WHEN of an event was evaluated, or (`fault`) why it failed."""
-        when = self._by_event.get(event)
+    def note(self, event: str, fault: str | None, now: float) -> bool:
+        """Note that the WHEN of an event was evaluated, or (`fault`) why it failed; return whether to log that now."""
+        when = self.by_event.get(event)
         if when is None:
-            when = self._by_event[event] = _When()
+            when = self.by_event[event] = When()
         if fault is None:
-            when.usable = now
+            when.usable, when.count = now, 0
         else:
+            when.first = when.first if when.count else now
+            when.count += 1
             when.unusable.append(now)
             when.fault = fault
         if fault is not None or self.broken:
             self.check(now)
+        is_due = when.fits_none() and now - when.logged >= WHEN_SECONDS
+        if is_due:
+            when.logged = now
+        return is_due
 
     def check(self, now: float) -> None:
         """Update `broken`."""
-        self.broken = {event: when.fault for event, when in self._by_event.items() if when.is_broken(now)}
+        self.broken = {event: when.fault for event, when in self.by_event.items() if when.is_broken(now)}
 
     def clear(self) -> None:
         """Forget all, since a reload may have changed them."""
         self.broken = {}
-        self._by_event.clear()
+        self.by_event.clear()
 
 
 class QueueBytes:

@@ -333,6 +333,12 @@ def test_a_message_that_was_skipped_says_why_and_has_its_payload_with_capture_al
         assert (message and message["payload"]) == ('{"celsius": "hot"}' if capture == "all" else None)
         assert (admin.value("rest_bridge_skipped_total", reason="when_unusable", **LABELS) or 0) >= 1
         assert admin.status("Orders")["health"] in ("Green", "Yellow")
+        (problem,) = admin.problems()
+        assert (problem["code"], problem["routes"], problem["target"]) == ("when_unusable", ["Orders"], target.url)
+        assert problem["message"] == f"event Send skips each message: {reason['message']}"
+        assert "Skipped</a></th>" in admin.text("/")
+        client.publish("orders/1", b'{"celsius": 31}')
+        eventually(lambda: not admin.problems(), "one that fits ends it")
 
 
 def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(

@@ -489,7 +489,7 @@ def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -
 
 def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     admin = admin_of(host)
-    every = html.unescape(admin.get("/runs").text).replace("<wbr>", "")
+    every = html.unescape(admin.get("/runs?all").text).replace("<wbr>", "")
     assert 'class="what">Alarms: alarms/' in every
     assert 'class="what">Orders: orders/bad' in every
     failed = html.unescape(admin.get("/runs?route=Orders&outcome=failed&code=http_status").text).replace("<wbr>", "")

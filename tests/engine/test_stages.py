@@ -183,7 +183,9 @@ def test_a_message_for_which_when_is_false_sends_nothing_and_is_released(rigs: R
     )  # fmt: skip
 
 
-def test_a_when_that_was_unusable_for_each_message_of_a_minute_makes_its_route_yellow(rigs: Rigs) -> None:
+def test_a_when_that_was_unusable_for_each_message_of_a_minute_makes_its_route_yellow(
+    rigs: Rigs, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = rigs(text("WITH WHEN '{value.json.celsius} > 30'"))
     rig.offer_all(*[b'{"celsius": "hot"}'] * 4)
     assert rig.statistics.health == "Green"
@@ -203,6 +205,8 @@ def test_a_when_that_was_unusable_for_each_message_of_a_minute_makes_its_route_y
     assert rig.healths[2:] == ["Yellow"]
     rig.advance(61)
     assert rig.healths[2:] == ["Yellow", "Green"], "there were no messages for a minute"
+    said = [line for line in caplog.messages if line.startswith("route R, event E: each message is skipped: WHEN: ")]
+    assert len(said) == 2, "once for the first of each time"
 
 
 def test_other_statuses_are_retried_for_any_method_where_the_event_says_so(rigs: Rigs) -> None:
