@@ -176,9 +176,10 @@ def test_no_text_raises(parts: list[str]) -> None:
     assert isinstance(list(routes_in(text)), list)
 
 
+@pytest.mark.parametrize("size", [15_000, pytest.param(90_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", ["/*", '"', "'", "\\\n", "DEFINE\n", "WITH a b ", "\n", '"\n', "+", "*/ /*", "{env."])
-def test_no_text_takes_long(part: str) -> None:
-    text = BASIC + part * (90_000 // len(part))
+def test_no_text_takes_long(part: str, size: int) -> None:
+    text = BASIC + part * (size // len(part))
     assert drawing([notebook([{"value": text}])]).missing <= 1
 
 
