@@ -2,11 +2,11 @@
 
     broker ── place (sessions) ──> engine.client_mode ──> http.client ──> HTTP servers
            <── mqtt.publisher ──────── results, status            │
-           ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
+           ── place (sessions) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-`Program` connects the parts, which decide about messages. One part is the *place*, by which a program
-reaches its broker and shares the work: `group.member` for a worker, `group.plugin_member` for the plugin. `worker` runs
-the program of a worker, `plugin_bridge` that of the plugin.
+`Program` only connects the parts; what happens to a message is decided in them. One part is the *place*, by which a
+program reaches its broker and shares the work: `group.member` for a worker, `group.plugin_member` for the plugin.
+`worker` runs the program of a worker, `plugin_bridge` that of the plugin.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ if TYPE_CHECKING:  # each takes memory that the other's process can do without
 
 log = logging.getLogger(__name__)
 
-_GRACE_SECONDS: Final = 5.0  # for running requests at the end ...
-_REPLY_LEAD_SECONDS: Final = 0.5  # ... so much less for those that wait for a reply, which are then answered 503
+_GRACE_SECONDS: Final = 5.0  # for running requests at the end
+_REPLY_LEAD_SECONDS: Final = 0.5  # so long before that end, requests that wait for a reply are answered 503
 _SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
@@ -60,8 +60,12 @@ _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "PluginMember | Member"]
 """Makes a place from the publisher, the two modes, to which the place offers messages, and the supervisor of its tasks.
 
-The program calls, in this order: at the start `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload
-`use_routes`, `subscribe`; at the end `stop_taking`, `leave`, `close`.
+The program calls, in this order:
+
+- at the start `connect`, `use_routes`, `begin` (subscribe for server mode, start its tasks), `catch_up` (wait for
+  subscriptions without which messages would be missed) and `settle` (wait until it has its share of the work);
+- at each reload `use_routes` and `subscribe`;
+- at the end `stop_taking` (take no more messages), `leave` (end the sessions of events) and `close`.
 """
 
 
@@ -106,16 +110,16 @@ class Program:
             runs = RunIds(unique_keys=settings.spool is not None)
             self._admin = Admin(settings, runs, pids or {"main": os.getpid()})
             opened.callback(self._admin.close)
-            largest = int(settings.max_response_bytes)
-            connects = partial(client_for, max_response_bytes=largest, environment=os.environ)
+            most_bytes = int(settings.max_response_bytes)
+            connect = partial(client_for, max_response_bytes=most_bytes, environment=os.environ)
             limits = Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
             self._host = host = Host(
-                publisher, connects, seen, LoopClock(), random.SystemRandom().random,
+                publisher, connect, seen, LoopClock(), random.SystemRandom().random,
                 limits, runs, self._admin.recorder if settings.records_runs else None,
                 keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool makes such keys
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
-            self._client_mode = ClientMode(host, self._outcomes, self._leads)
+            self._client_mode = ClientMode(host, self._outcomes, self._runs_schedule)
             self._server_mode = ServerMode(
                 host, self._outcomes, is_mqtt_5=settings.is_mqtt_5, openapi=settings.openapi
             )  # fmt: skip
@@ -178,12 +182,12 @@ class Program:
         return self._reloader
 
     async def start(self) -> None:
-        """Connect, take messages, and serve the ports. Returns once the place has settled.
+        """Connect, take messages, and serve the ports. Returns once the place has its share of the work.
 
         Raises:
             BridgeError: The broker cannot be used, or a route cannot run.
         """
-        settings, reloader, place, keep = self._settings, self._loaded_reloader, self.place, self.supervisor.keep
+        settings, reloader, place, supervisor = self._settings, self._loaded_reloader, self.place, self.supervisor
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
         self._admin.count_earlier_failures(self._outcomes.statistics)
@@ -192,11 +196,11 @@ class Program:
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, self)
         if self.admin_port is not None:
-            keep("samples of the figures", self._admin.sample)
-        keep("unmatched messages", self._watch_unmatched)
-        keep("reloading", lambda: reloader.run(settings.reload_seconds))
+            supervisor.keep("samples of the figures", self._admin.sample)
+        supervisor.keep("unmatched messages", self._watch_unmatched)
+        supervisor.keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
-            keep("status", lambda: self.reporter.run(settings.status_seconds))
+            supervisor.keep("status", lambda: self.reporter.run(settings.status_seconds))
         await place.settle()
         self._freeze_garbage()
 
@@ -258,12 +262,8 @@ class Program:
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
         names = {route.name for route in routes}
-        removed: list[tuple[Route, int]] = []  # with the number of their messages that have not ended, also on disk
-        for route in self._routes:
-            if route.name not in names:
-                admission = self._outcomes.statistics[route.name].admission
-                on_disk = (self.broker_state.spool or {}).get(route.name, 0)
-                removed.append((route, max(admission.outstanding + admission.awaiting_room, on_disk)))
+        removed = [route for route in self._routes if route.name not in names]
+        unfinished = [self._unfinished(route.name) for route in removed]  # counted before the routes are gone
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -273,17 +273,23 @@ class Program:
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
         subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
-        for route, count in removed:
+        for route, count in zip(removed, unfinished, strict=True):
             kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
             if kept or count:
-                unfinished = f"{count} message(s) that it has taken had not ended"
-                log.warning("route %s was removed: %s%s", route.name, kept, unfinished)
+                text = "route %s was removed: %s%d message(s) that it has taken had not ended"
+                log.warning(text, route.name, kept, count)
             self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
-        await asyncio.wait([subscribing], timeout=_SUBSCRIBE_SECONDS)  # then the log says that the routes are in use
+        await asyncio.wait([subscribing], timeout=_SUBSCRIBE_SECONDS)
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
         self._freeze_garbage()
+
+    def _unfinished(self, route: str) -> int:
+        """Return how many messages of a present route have not ended, also on disk."""
+        admission = self._outcomes.statistics[route].admission
+        on_disk = (self.broker_state.spool or {}).get(route, 0)
+        return max(admission.outstanding + admission.awaiting_room, on_disk)
 
     def _report_reload(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
@@ -298,9 +304,8 @@ class Program:
     def _freeze_garbage(self) -> None:
         """Exclude modules and routes, which live until the next reload, from garbage collection.
 
-        Each full collection stops the loop: for 8 ms with 1,000 routes, 40 ms if they were not excluded. A large answer
-        of the admin port may start one. Garbage of the last reload is collected here first, which stops the loop for
-        40 ms, too, so nothing is done in a broker's process.
+        A full collection stops the loop, with 1,000 routes for 40 ms if they are included and 8 ms if not. The garbage
+        of the last reload is collected here once. In a broker's process nothing is done: that would stop its loop.
         """
         if self._owns_process:
             gc.unfreeze()
@@ -343,7 +348,7 @@ class Program:
     def _report_health(self, statistics: RouteStatistics) -> None:
         self.reporter.health_changed(statistics)
 
-    def _leads(self, event: EventName) -> bool:
+    def _runs_schedule(self, event: EventName) -> bool:
         return self.place.leads(event)
 
     def application(self, port: int, bound: int) -> PortApplication:

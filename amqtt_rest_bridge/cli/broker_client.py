@@ -1,6 +1,6 @@
-"""The client of brokers, for `status` and `replay`; the address is from the command line. Main thread.
+"""The MQTT client of the commands `status` and `replay`, for any broker. Main thread.
 
-They speak MQTT 3.1.1, which every broker understands. `replay` speaks MQTT 5 if the broker does.
+It speaks MQTT 3.1.1, which every broker understands. `publish` speaks MQTT 5 if the broker does.
 """
 
 import asyncio
@@ -39,10 +39,11 @@ from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
-_UNMATCHED: Final = status_topic("+").removesuffix("/+/status")  # a topic on which nothing is published
+_EMPTY_TOPIC: Final = status_topic("+").removesuffix("/+/status")  # nothing is published on it
 _MOST_UNREAD: Final = 1000  # messages in the queue, at which the connection pauses
 _BAD_LOGIN: Final = "wrong user name or password"
 _NOT_AUTHORIZED: Final = f"not authorized: check user name (mqtt://USER@HOST) and password ({PASSWORD_VARIABLE})"
+_CLOSED: Final = "it closed the connection; is it an MQTT broker?"
 _REASONS: Final[dict[int, str]] = {  # MQTT 3.1.1 section 3.2.2.3, MQTT 5 section 3.2.2.2
     1: "it does not speak MQTT 3.1.1",
     2: "it does not accept the client id",
@@ -98,6 +99,123 @@ def broker_address(
     return replace(parsed, password=None if parsed.username is None else password, tls=tls)
 
 
+async def collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
+    """Return the payloads that come on a topic filter within `seconds`, retained ones too.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
+    """
+    payloads: list[bytes] = []
+    async with connected(address, [topic_filter], qos=1) as subscriber:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            message = await subscriber.receive(left)
+            # amqtt 0.12 also sends a new client the retained messages of other clients' subscriptions.
+            if message is not None and filter_matches(topic_filter, message.topic):
+                payloads.append(message.payload)
+    return payloads
+
+
+async def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
+    """Publish with QoS 1, `seconds` apart, each message after the broker has acknowledged the one before.
+
+    The time of an original message (`private.TIME`) is sent too. A broker that speaks MQTT 5 gets it as a user
+    property. Any other one gets it in the client id, so each message has a connection of its own.
+
+    Raises:
+        BrokerUnavailableError: As `collect`; the message says how many were published.
+    """
+    published = 0
+    if await _is_mqtt_5(address):
+        level, by_connection = MQTT_5, [publications]
+    else:
+        level, by_connection = MQTT_3_1_1, [[one] for one in publications]
+    for of_connection in by_connection:
+        client_id = None if level == MQTT_5 else _client_id_with_time(of_connection[0])
+        async with connected(address, [], level=level, client_id=client_id) as subscriber:
+            for publication in of_connection:
+                started = time.monotonic()
+                if not await subscriber.publish(publication):
+                    were = f"{published} of {len(publications)} were published"
+                    raise BrokerUnavailableError(f"{address.shown} did not acknowledge a message; {were}")
+                published += 1
+                await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
+
+
+async def _is_mqtt_5(address: Address) -> bool:
+    """Return whether a broker speaks MQTT 5; False too if it cannot be reached."""
+    # A broker with the status of a route is amqtt. It is not asked: it logs a warning for each client of MQTT 5.
+    with contextlib.suppress(BrokerUnavailableError):  # it may not allow the subscription
+        async with connected(address, [status_topic("+")]) as subscriber:
+            if await subscriber.receive(0) is not None:
+                return False
+    # Credentials and properties are left out: amqtt 0.12 takes a CONNECT of MQTT 5 that has any for the beginning of a
+    # longer packet, and does not answer. A broker that refuses the client for it answers in its version of MQTT.
+    session = ClientSession(f"rest-bridge-{uuid.uuid4().hex[:8]}", expiry=0, receive_maximum=65_535)
+    connection = MqttConnection(replace(address, username=None, password=None), session, lambda *_: None)
+    try:
+        await connection.open()
+    except BrokerError as error:
+        return error.code not in (None, Code.UNSUPPORTED_PROTOCOL_VERSION)
+    await connection.disconnect()
+    return True
+
+
+def _client_id_with_time(publication: Publication) -> str | None:
+    """Return a client id that carries the time of the original message, None if the time is unknown."""
+    time_sent = next((float(value) for name, value in _user_properties(publication) if name == TIME), None)
+    return None if time_sent is None else replaying_client_id(time_sent)
+
+
+def _user_properties(publication: Publication) -> Pairs:
+    return () if publication.properties is None else publication.properties.user
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    address: Address, filters: Sequence[str], qos: int = 0, *, level: int = MQTT_3_1_1, client_id: str | None = None
+) -> "AsyncIterator[Subscriber]":
+    """Connect a client with subscriptions, and disconnect it at the end of the block.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, or refuses us.
+    """
+    subscriber = Subscriber(address, level, client_id)
+    try:
+        try:
+            await subscriber.open(filters, qos)
+        except BrokerError as error:
+            if subscriber.connection.is_open and error.code is not None:
+                says = f"{address.shown} does not allow a subscription to {filters[0]}"
+                raise BrokerUnavailableError(says) from error
+            raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_explain(error)}") from error
+        yield subscriber
+    finally:
+        await subscriber.connection.disconnect()
+
+
+def _explain(error: BrokerError) -> str:
+    """Return why a broker cannot be connected to: what its answer means, or why there was no answer."""
+    if error.code is not None:
+        return _REASONS.get(error.code, f"it answers with code {error.code}")
+    match error.__cause__:
+        case TimeoutError():
+            seconds = f"{mqtt.CONNECT_SECONDS:.0f} s"
+            return f"no answer within {seconds}; is it an MQTT port, and mqtt or mqtts as it should be?"
+        case ssl.SSLCertVerificationError() as cause:
+            return "; ".join(certificate_refused(cause))
+        case ssl.SSLError() | socket.gaierror() as cause:
+            return str(cause.strerror or cause)
+        case ConnectionRefusedError():
+            return "connection refused; is the broker running?"
+        case ConnectionError():
+            return _CLOSED
+        case None if isinstance(error, NoAnswerError):
+            return _CLOSED
+        case cause:
+            return reason(cause or error)
+
+
 class Subscriber:
     """A connection with subscriptions, and the messages that have come and are not read yet."""
 
@@ -115,10 +233,10 @@ class Subscriber:
         self._ending.add_done_callback(lambda _: self._messages.put_nowait(None))
         for topic_filter in filters[:1]:
             await self.connection.subscribe([Subscription(topic_filter, qos=qos)])
-        # amqtt acknowledges a subscription once it has sent what was retained for the one before. So when the last one,
-        # which matches nothing, is acknowledged, all retained messages are here. A refusal only means less to show.
-        for topic_filter in (*filters[1:], _UNMATCHED):
-            with contextlib.suppress(BrokerError):
+        # amqtt acknowledges a subscription once it has sent the retained messages of the one before. So one more
+        # subscription, of an empty topic, is made: once it is acknowledged, all retained messages are here.
+        for topic_filter in (*filters[1:], _EMPTY_TOPIC):
+            with contextlib.suppress(BrokerError):  # refused: there is less to show
                 await self.connection.subscribe([Subscription(topic_filter, qos=0)])
 
     async def receive(self, seconds: float) -> Publish | None:
@@ -155,114 +273,3 @@ class Subscriber:
         self._messages.put_nowait(message)
         if self._messages.qsize() >= _MOST_UNREAD:
             connection.pause()
-
-
-@contextlib.asynccontextmanager
-async def connected(
-    address: Address, filters: Sequence[str], qos: int = 0, *, level: int = MQTT_3_1_1, client_id: str | None = None
-) -> AsyncIterator[Subscriber]:
-    """Connect a client with subscriptions, and disconnect it at the end of the block.
-
-    Raises:
-        BrokerUnavailableError: The broker cannot be reached, or refuses us.
-    """
-    subscriber = Subscriber(address, level, client_id)
-    try:
-        try:
-            await subscriber.open(filters, qos)
-        except BrokerError as error:
-            if subscriber.connection.is_open and error.code is not None:
-                says = f"{address.shown} does not allow a subscription to {filters[0]}"
-                raise BrokerUnavailableError(says) from error
-            raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_explain(error)}") from error
-        yield subscriber
-    finally:
-        await subscriber.connection.disconnect()
-
-
-def _explain(error: BrokerError) -> str:
-    """Return why a broker cannot be connected to: the code of its answer, else what the connection failed by."""
-    if error.code is not None:
-        return _REASONS.get(error.code, f"it answers with code {error.code}")
-    match error.__cause__:
-        case TimeoutError():
-            seconds = f"{mqtt.CONNECT_SECONDS:.0f} s"
-            return f"no answer within {seconds}; is it an MQTT port, and mqtt or mqtts as it should be?"
-        case ssl.SSLCertVerificationError() as cause:
-            return "; ".join(certificate_refused(cause))
-        case ssl.SSLError() | socket.gaierror() as cause:
-            return str(cause.strerror or cause)
-        case ConnectionRefusedError():
-            return "connection refused; is the broker running?"
-        case None | ConnectionError() if isinstance(error, NoAnswerError) or error.__cause__ is not None:
-            return "it closed the connection; is it an MQTT broker?"
-        case cause:
-            return reason(cause or error)
-
-
-async def collect(address: Address, topic_filter: str, seconds: float) -> list[bytes]:
-    """Return the payloads that come on a topic filter within `seconds`, retained ones too.
-
-    Raises:
-        BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
-    """
-    payloads: list[bytes] = []
-    async with connected(address, [topic_filter], qos=1) as subscriber:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            message = await subscriber.receive(left)
-            # amqtt 0.12 also sends a new client the retained messages of other clients' subscriptions.
-            if message is not None and filter_matches(topic_filter, message.topic):
-                payloads.append(message.payload)
-    return payloads
-
-
-async def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
-    """Publish with QoS 1, `seconds` apart, each after the broker has acknowledged the one before.
-
-    The time of an original message (`private.TIME`) is sent too: as a user property to a broker that speaks MQTT 5,
-    otherwise in the client id of a connection for this message alone.
-
-    Raises:
-        BrokerUnavailableError: As `collect`; the message says how many were published.
-    """
-    is_mqtt_5, done = await _is_mqtt_5(address), 0
-    for some in [publications] if is_mqtt_5 else [[one] for one in publications]:
-        first = next((float(value) for name, value in _user_properties(some[0]) if name == TIME), None)
-        level = MQTT_5 if is_mqtt_5 else MQTT_3_1_1
-        client_id = None if is_mqtt_5 or first is None else replaying_client_id(first)
-        async with connected(address, [], level=level, client_id=client_id) as subscriber:
-            for publication in some:
-                started = time.monotonic()
-                if not await subscriber.publish(publication):
-                    were = f"{done} of {len(publications)} were published"
-                    raise BrokerUnavailableError(f"{address.shown} did not acknowledge a message; {were}")
-                done += 1
-                await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
-
-
-async def _is_mqtt_5(address: Address) -> bool:
-    """Return whether a broker speaks MQTT 5; False too if it cannot be reached.
-
-    Where the status of a route is published, the broker is amqtt, which logs a warning for each client of MQTT 5.
-
-    Any other broker is asked without credentials and properties: amqtt 0.12 reads a CONNECT of MQTT 5 that has any as
-    the beginning of a longer packet, and does not answer. A broker that refuses such a client does so in its version
-    of MQTT.
-    """
-    with contextlib.suppress(BrokerUnavailableError):  # it may not allow the subscription
-        async with connected(address, [status_topic("+")]) as subscriber:
-            if await subscriber.receive(0) is not None:
-                return False
-    session = ClientSession(f"rest-bridge-{uuid.uuid4().hex[:8]}", expiry=0, receive_maximum=65_535)
-    connection = MqttConnection(replace(address, username=None, password=None), session, lambda *_: None)
-    try:
-        await connection.open()
-    except BrokerError as error:
-        return error.code not in (None, Code.UNSUPPORTED_PROTOCOL_VERSION)
-    await connection.disconnect()
-    return True
-
-
-def _user_properties(publication: Publication) -> Pairs:
-    return () if publication.properties is None else publication.properties.user

@@ -1,14 +1,18 @@
-"""Configuration files of brokers and workers: read, and checked with the settings of plugins. Main thread.
+"""Configuration files of brokers and workers: they are read, and their settings are checked. Main thread.
 
-`serve` and `worker` run with what is found here, or report the faults. amqtt checks its own keys; its first error
-becomes one fault. The settings of plugins are validated here, all at once, each fault at its place. dacite builds them,
-as in amqtt: nothing is accepted that amqtt would refuse.
+`serve` and `worker` call these functions from top to bottom, and report the faults or run with the settings:
+
+- `read` reads a file;
+- `broker_faults` returns the first key that amqtt refuses;
+- `listed_plugins` (of a broker) and `validate` (of a worker) make the settings, with a fault for each that does not
+  fit. dacite builds them, as in amqtt, so nothing is accepted that amqtt would refuse;
+- `check_start` checks files, folders and routes that the settings name.
 """
 
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -32,7 +36,7 @@ _STRICT: Final = dacite.Config(strict=True)  # as amqtt's
 
 @dataclass(frozen=True, slots=True)
 class InvalidValue:
-    """An invalid setting; `key` is its name, None if the values do not fit together."""
+    """A setting that does not fit; `key` is its name, None if the values do not fit together."""
 
     key: str | None
     message: str
@@ -64,24 +68,40 @@ class Configuration:
         return Fault(self.path, position, severity, message, hint, FaultCode.CONFIGURATION, behind, replacement)
 
 
-def _find(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node | None] | None:
-    """Return a key and its value in a mapping, otherwise those of the first mapping inside that has the key.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The settings of a plugin, or of a worker, and their place in the configuration file."""
 
-    The mapping inside is needed since amqtt does not say which of the listeners has a wrong value.
-    """
-    pairs = list(_pairs(node))
-    direct = (pair for pair in pairs if pair[0].value == key)
-    inside = (found for _, value in pairs if (found := _find(value, key)) is not None)
-    return next(direct, None) or next(inside, None)
+    configuration: Configuration
+    keys: tuple[str, ...]  # lead to the settings in the file
+    settings: Any  # those that fit, and the defaults of the others
+    given: frozenset[str] = frozenset()  # names of the settings that are set
+    invalid: frozenset[str] = frozenset()  # names of those that do not fit
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # where a setting comes from that is not in the file
 
+    def setting_faults(self) -> list[Fault]:
+        """Return what is wrong with the settings beyond their types, by the method `setting_faults` of their class."""
+        find = getattr(self.settings, "setting_faults", None)
+        if not callable(find):
+            return []
+        try:
+            return self.faults_of((tuple(names), str(message)) for names, message in find())
+        except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
+            return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
 
-def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
-    """Yield keys and values of a mapping, or of the mappings and names in a list of plugins."""
-    if isinstance(node, yaml.MappingNode):
-        yield from node.value
-    elif isinstance(node, yaml.SequenceNode):
-        for entry in node.value:
-            yield from _pairs(entry) if isinstance(entry, yaml.MappingNode) else [(entry, None)]
+    def faults_of(self, found: Iterable[SettingFault]) -> list[Fault]:
+        """Return a fault for each pair of names and message, at the first of the settings of these names that is set.
+
+        If one of the settings is invalid, the pair is left out: the invalid setting has its own fault.
+        """
+        faults = []
+        for names, message in found:
+            if self.invalid.isdisjoint(names):
+                first = [name for name in names if name in self.given][:1]
+                source = self.elsewhere.get(first[0]) if first else None
+                keys = (*self.keys, *(first if source is None else ()))
+                faults.append(self.configuration.fault(keys, message, source and f"it is set by {source}"))
+        return faults
 
 
 def read(path: Path) -> Configuration:
@@ -99,6 +119,26 @@ def read(path: Path) -> Configuration:
     return Configuration(str(path), values, root)
 
 
+def _find(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node | None] | None:
+    """Return a key and its value in a mapping. If it lacks the key, search the mappings inside, the first one first.
+
+    The search is needed since amqtt does not say which of the listeners has a wrong value.
+    """
+    pairs = list(_pairs(node))
+    direct = (pair for pair in pairs if pair[0].value == key)
+    inside = (found for _, value in pairs if (found := _find(value, key)) is not None)
+    return next(direct, None) or next(inside, None)
+
+
+def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
+    """Yield keys and values of a mapping, or of the mappings and names in a list of plugins."""
+    if isinstance(node, yaml.MappingNode):
+        yield from node.value
+    elif isinstance(node, yaml.SequenceNode):
+        for entry in node.value:
+            yield from _pairs(entry) if isinstance(entry, yaml.MappingNode) else [(entry, None)]
+
+
 def broker_faults(configuration: Configuration) -> list[Fault]:
     """Return the first thing that amqtt refuses of the configuration, apart from its plugins."""
     from amqtt_rest_bridge.broker.configuration import (  # a worker has no amqtt
@@ -113,62 +153,11 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The settings of a plugin, or of a worker, without those that are `invalid`; `keys` lead to them in the file.
-
-    `given` are the names of the settings that are set. `elsewhere` names the source of each that is not in the file.
-    """
-
-    configuration: Configuration
-    keys: tuple[str, ...]
-    settings: Any
-    given: frozenset[str] = frozenset()
-    invalid: frozenset[str] = frozenset()
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-
-    def setting_faults(self) -> list[Fault]:
-        """Return what is wrong with the settings beyond their types, by the method `setting_faults` of their class."""
-        find = getattr(self.settings, "setting_faults", None)
-        if not callable(find):
-            return []
-        try:
-            return self.faults_of((tuple(names), str(message)) for names, message in find())
-        except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
-            return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
-
-    def faults_of(self, found: Iterable[SettingFault]) -> list[Fault]:
-        """Return a fault for each pair, at its first setting that is set. Pairs with invalid settings are left out."""
-        faults = []
-        for names, message in found:
-            if self.invalid.isdisjoint(names):
-                first = [name for name in names if name in self.given][:1]
-                source = self.elsewhere.get(first[0]) if first else None
-                keys = (*self.keys, *(first if source is None else ()))
-                faults.append(self.configuration.fault(keys, message, source and f"it is set by {source}"))
-        return faults
-
-
-def section_of(
-    kind: type[Any], configuration: Configuration, keys: tuple[str, ...], values: Mapping[Any, Any],
-    elsewhere: Mapping[str, str] | None = None,
-) -> tuple[Section | None, list[Fault]]:  # fmt: skip
-    """Return the settings of a dataclass, None if it cannot be built, and what does not fit; see `build`."""
-    built, wrong = build(kind, values)
-    faults = [
-        configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in wrong
-    ]
-    if built is None:
-        return None, faults
-    invalid = frozenset(str(one.key) for one in wrong if one.key is not None)
-    return Section(configuration, keys, built, frozenset(map(str, values)), invalid, elsewhere or {}), faults
-
-
 def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fault]]:
     """Import all plugins that the configuration lists, and validate their settings.
 
     Returns:
-        The plugins whose settings could be built, and all settings that do not fit, with a warning if no client can
+        The plugins whose settings could be built; and all settings that do not fit, with a warning if no client can
         connect.
     """
     from amqtt_rest_bridge.broker import configuration as of_broker
@@ -177,14 +166,7 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
     kinds: list[type[Any]] = []
     are_known = True
     faults: list[Fault] = []
-    # A mapping of paths to settings, or a list of paths and of such mappings; anything else is a fault of its own.
-    listed, entries = configuration.values.get("plugins"), list[tuple[str, Any]]()
-    for entry in listed if isinstance(listed, list) else [listed]:
-        if isinstance(entry, str) and isinstance(listed, list):
-            entries.append((entry, {}))
-        elif isinstance(entry, dict):
-            entries += [(str(path), settings if settings is not None else {}) for path, settings in entry.items()]
-    for path, settings in entries:
+    for path, settings in _listed_paths(configuration.values.get("plugins")):
         keys = ("plugins", path)
         try:
             kind = of_broker.import_plugin(path)
@@ -197,25 +179,61 @@ def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fa
             hint = "write them as name: value, indented below it"
             faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
             continue
-        section, found = section_of(kind.Config, configuration, keys, settings)
+        section, found = validate(kind.Config, configuration, keys, settings)
         plugins += [] if section is None else [section]
         faults += found
-    if listed is not None and are_known and not any(map(of_broker.authenticates, kinds)):
+    if are_known:
+        faults += _missing_authentication(configuration, plugins, kinds)
+    return plugins, faults
+
+
+def _listed_paths(listed: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the settings of each plugin.
+
+    The plugins are a mapping of paths to settings, or a list of paths and of such mappings. Anything else is left out:
+    amqtt refuses it, see `broker_faults`.
+    """
+    for entry in listed if isinstance(listed, list) else [listed]:
+        if isinstance(entry, str) and isinstance(listed, list):
+            yield entry, {}
+        elif isinstance(entry, dict):
+            yield from ((str(path), {} if settings is None else settings) for path, settings in entry.items())
+
+
+def _missing_authentication(
+    configuration: Configuration, plugins: Iterable[Section], kinds: Sequence[type[Any]]
+) -> Iterator[Fault]:
+    """Yield warnings if no plugin lets clients connect, or none knows the users that `coreflux` names."""
+    from amqtt_rest_bridge.broker import configuration as of_broker
+
+    if configuration.values.get("plugins") is not None and not any(map(of_broker.authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {of_broker.ANONYMOUS}, or one that checks passwords"
-        faults.append(configuration.fault(("plugins",), message, hint, Severity.WARNING))
-    if are_known and not any(map(of_broker.knows_users, kinds)):
-        faults += [
-            configuration.fault(
-                (*plugin.keys, "coreflux"),
-                "no authentication plugin that checks passwords is listed: no client is one of the users of coreflux",
-                "add amqtt.plugins.authentication.FileAuthPlugin",
-                Severity.WARNING,
-            )
-            for plugin in plugins
-            if getattr(plugin.settings, "coreflux", None) is not None
-        ]
-    return plugins, faults
+        yield configuration.fault(("plugins",), message, hint, Severity.WARNING)
+    if not any(map(of_broker.knows_users, kinds)):
+        message = "no authentication plugin that checks passwords is listed: no client is one of the users of coreflux"
+        hint = "add amqtt.plugins.authentication.FileAuthPlugin"
+        for plugin in plugins:
+            if getattr(plugin.settings, "coreflux", None) is not None:
+                yield configuration.fault((*plugin.keys, "coreflux"), message, hint, Severity.WARNING)
+
+
+def validate(
+    kind: type[Any], configuration: Configuration, keys: tuple[str, ...], values: Mapping[Any, Any],
+    elsewhere: Mapping[str, str] | None = None,
+) -> tuple[Section | None, list[Fault]]:  # fmt: skip
+    """Return the settings of a dataclass, None if it cannot be built, and a fault for each that does not fit.
+
+    `elsewhere` names the source of each setting that is not in the file, such as an option.
+    """
+    built, wrong = build(kind, values)
+    faults = [
+        configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in wrong
+    ]
+    if built is None:
+        return None, faults
+    invalid = frozenset(str(one.key) for one in wrong if one.key is not None)
+    return Section(configuration, keys, built, frozenset(map(str, values)), invalid, elsewhere or {}), faults
 
 
 def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[InvalidValue]]:
@@ -250,14 +268,15 @@ def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[Invalid
 def _check_member(name: str, hint: Any, value: Any) -> InvalidValue | None:
     """Return why a value does not fit the type of its member, None if it does."""
     kinds = {hint, *get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}
-    place, expected, found = name, hint, type(value)
+    place, expected, found = name, hint, type(value)  # a part of the value, if dacite names one
     try:
         dacite.from_dict(make_dataclass("Member", [(name, hint)]), {name: value}, _STRICT)
-        if not (isinstance(value, bool) and bool not in kinds and kinds & {int, float}):
+        is_bool_for_number = isinstance(value, bool) and bool not in kinds and kinds & {int, float}
+        if not is_bool_for_number:
             return None
     except dacite.WrongTypeError as error:
         place, expected, found = error.field_path or name, error.field_type, type(error.value)
-    except Exception as error:  # noqa: BLE001  # of a dataclass inside; dacite's messages hold names only
+    except Exception as error:  # noqa: BLE001  # the value is a mapping for a dataclass, which refuses it
         inner = next((kind for kind in kinds if is_dataclass(kind)), None)
         found_inside = build(inner, value)[1] if isinstance(inner, type) and isinstance(value, dict) else []
         if found_inside:
@@ -271,9 +290,9 @@ def _check_member(name: str, hint: Any, value: Any) -> InvalidValue | None:
 
 
 def check_start(section: Section) -> bool:
-    """Check what keeps the bridge from starting besides invalid settings, and log it; no port is bound.
+    """Check what valid settings name: certificate, spool and routes. Log what would keep the bridge from starting.
 
-    What depends on an invalid setting is not checked. Returns whether nothing was found.
+    What depends on an invalid setting is not checked, and no port is bound. Returns whether nothing was found.
     """
     settings: Settings = section.settings
     faults: list[SettingFault] = []
@@ -305,9 +324,9 @@ def _faults_of_routes(settings: Settings) -> list[str]:
     from amqtt_rest_bridge.lot.evaluation import Environment
     from amqtt_rest_bridge.reload import routes_that_cannot_run, usable_routes  # with pycurl, which no broker needs
 
-    sizes = ("max_body_bytes", "max_response_bytes")
-    unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
-    settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
+    # A size that could not be read is still a string. It is reported elsewhere: the default does here.
+    sizes = [name for name in ("max_body_bytes", "max_response_bytes") if isinstance(getattr(settings, name), str)]
+    settings = replace(settings, **{name: getattr(Settings, name) for name in sizes})
     texts = sources.read(settings.route_paths, settings.optional_paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
     return [

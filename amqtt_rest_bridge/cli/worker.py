@@ -181,7 +181,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", lis
         if one.name in options:
             option = "" if row_of(one).is_secret else f"--{one.name.replace('_', '-')} or "
             sources[one.name] = f"{option}{variable_of(one)}"
-    section, faults = configuration.section_of(WorkerSettings, read, (), {**read.values, **options}, sources)
+    section, faults = configuration.validate(WorkerSettings, read, (), {**read.values, **options}, sources)
     faults += [
         read.fault((one.name,), f"a worker has no {one.name}", row_of(one).worker_instead)
         for one in fields(WorkerSettings)

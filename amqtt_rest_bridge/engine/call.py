@@ -59,7 +59,7 @@ class SharedByRoutes(Struct, eq=False):
     host: Host
     outcomes: Outcomes
     failure_queue: FailureQueue
-    ordered_until: float = math.inf  # monotonic time until which ORDERED calls may begin: no other worker begins any
+    ordered_until: float = math.inf  # monotonic time until which ORDERED calls may begin here, and on no other worker
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of the next calls
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # calls with a place, and examinations
 
@@ -82,7 +82,7 @@ class RouteCalls:
         self._clock = host.clock
         self._outcomes = shared.outcomes
         self._admission = statistics.admission
-        self._open: dict[int, Call] = {}  # admitted and not ended, by number
+        self._unended: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
         self._is_stopping = False
         self._is_examining = False
@@ -108,8 +108,8 @@ class RouteCalls:
     ) -> RunKey:  # fmt: skip
         """Make a call of a message for an event: the call is admitted, waits for room, or is refused.
 
-        The delivery is held until the call has ended. `size` is the number of bytes that count for the message, if that
-        is more than its payload. Returns the key from which the id of the run is made.
+        The delivery is held until the call has ended. `size` is the size of the message in bytes; the length of the
+        payload counts if that is more. Returns the key from which the id of the run is made.
         """
         call = self._make_call(event, message, hops, delivery, size)
         call.retry_of = retry_of
@@ -138,11 +138,11 @@ class RouteCalls:
         """
         delivery, failure = call.delivery, None
         if call.hops >= MAX_HOPS:
-            went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
-            failure = catalogue.TOO_MANY_HOPS.error(went)
+            message = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
+            failure = catalogue.TOO_MANY_HOPS.error(message)
         elif call.size > (most := self._shared.host.limits.max_message_bytes):
-            what = f"the message has {call.size} bytes, max_message_bytes allows {most}"
-            failure = catalogue.MESSAGE_TOO_LARGE.error(what)
+            message = f"the message has {call.size} bytes, max_message_bytes allows {most}"
+            failure = catalogue.MESSAGE_TOO_LARGE.error(message)
         elif delivery is not None and (call.event.is_lossless or delivery.is_bounded):
             self._admission.hold(call.size)
         else:
@@ -166,7 +166,7 @@ class RouteCalls:
 
     def _queue_admitted(self, call: Call) -> None:
         """Queue a call that was admitted: in its line if its event is ORDERED, for its batch if it has BATCH_SIZE."""
-        self._open[call.number] = call
+        self._unended[call.number] = call
         if call.delivery is not None and (call.event.is_lossless or call.delivery.has_key):
             call.key = call.delivery.key(call.name)
         elif call.event.is_lossless:
@@ -186,9 +186,12 @@ class RouteCalls:
             self._place_queue.append(call)
             self._give_places()
 
-    def _examine(self, *calls: Call) -> None:
-        """Find out, in a task that takes one call after the other, whether each call sends a request."""
-        self._unexamined.extend(calls)
+    def _examine(self, call: Call) -> None:
+        """Find out, in a task that takes one call after the other, whether a call sends a request."""
+        self._unexamined.append(call)
+        self._start_examining()
+
+    def _start_examining(self) -> None:
         if not self._is_examining:
             self._is_examining = True
             self._start(self._examine_waiting())
@@ -210,17 +213,16 @@ class RouteCalls:
             except Exception:
                 log.exception("%s: unexpected error", call.event.label)
                 verdict = call.event.fail_unexpectedly(call)
-            if call.number not in self._open:  # meanwhile its source has dropped the message
+            if call.number not in self._unended:  # meanwhile its source has dropped the message
                 continue
             if verdict is not None:
                 self._end_without_place(call, verdict)
-            elif call.event.event.batch_size is not None and call.line is None:  # in a batch, it would hold up its line
+            elif call.event.event.batch_size is not None and call.line is None:
                 self._batches.add(call)
-            else:
+            else:  # also a call with a line, which it entered before a reload added BATCH_SIZE: it is sent alone
                 call.discard_request()
-                call.has_begun = (
-                    call.has_begun or not call.has_payload
-                )  # the payload is gone: no other definition can build it
+                if not call.has_payload:  # no other definition could build its request again
+                    call.has_begun = True
                 self._place_queue.append(call)
                 self._give_places()
         self._is_examining = False
@@ -229,8 +231,8 @@ class RouteCalls:
         """Queue a batch in the place of its calls."""
         batch = batch_of(calls)
         for call in calls:
-            del self._open[call.number]
-        self._open[batch.number] = batch
+            del self._unended[call.number]
+        self._unended[batch.number] = batch
         if not batch.event.is_in_order or self._order.enter(batch):
             self._queue_for_place(batch)
 
@@ -312,8 +314,11 @@ class RouteCalls:
             breaker.hold(call)
             raise HeldError
         turn = None if pace is None else partial(pace.wait_for_turn, call)
-        self.statistics.retried += call.calls[0].is_retried
-        attempts.count, attempts.paused, began = attempts.count + 1, 0.0, self._clock.monotonic()
+        if call.calls[0].is_retried:
+            self.statistics.retried += 1
+        attempts.count += 1
+        attempts.paused = 0.0
+        began = self._clock.monotonic()
         reply: HttpResponse | CallError
         try:
             reply = await client.send(request, turn=turn)
@@ -351,10 +356,10 @@ class RouteCalls:
             return None
         self._close(call)
         for one in call.calls:  # their items are made again, perhaps for a request of each
-            self._open[one.number] = one
+            self._unended[one.number] = one
             one.item, one.attempts = None, Attempts()
         self._unexamined.extendleft(reversed(call.calls))  # before calls that came later
-        self._examine()
+        self._start_examining()
         raise HeldError
 
     async def _build(self, call: Call) -> Verdict | None:
@@ -384,7 +389,7 @@ class RouteCalls:
         if isinstance(call, Batch) and verdict.is_halved and len(call.calls) > 1:
             note("its halves are sent")
             second = halve(call)
-            self._open[second.number] = second
+            self._unended[second.number] = second
             self._queue_for_place(call)
             if second.line is None:
                 self._queue_for_place(second)
@@ -412,7 +417,8 @@ class RouteCalls:
     def _release_all(self, call: Call, ended: list[tuple[Call, Verdict]], published: Verdict | None = None) -> None:
         """Release the messages of a call or batch that has ended.
 
-        A message with a failure payload is released once that is published. What `published` holds has been published.
+        A message with a failure payload is released once that is published. The verdict `published`, if given, is one
+        whose result or failure payload has been published already.
         """
         self._close(call)
         for one, own in ended:
@@ -423,7 +429,7 @@ class RouteCalls:
             self._free_room(one)
 
     def _leave_to_source(self, call: Call, dropped: list[Call]) -> None:
-        """Forget waiting calls whose messages their source delivers again: the call itself, or some calls of a batch.
+        """Forget the calls `dropped`, whose messages their source delivers again: the call itself, or some of a batch.
 
         A batch continues with its other calls, if there are any.
         """
@@ -440,9 +446,9 @@ class RouteCalls:
             self._free_room(one)
 
     def _close(self, call: Call) -> None:
-        """Forget a call, or batch, that has ended; the next one in its line goes on."""
+        """Forget a call or batch that has ended, and let the next one in its line go on."""
         call.has_ended = True
-        self._open.pop(call.number, None)
+        self._unended.pop(call.number, None)
         if call.line is not None:
             following = self._order.leave(call)
             if following is not None:
@@ -455,8 +461,9 @@ class RouteCalls:
         if self._admission.awaiting_room:
             for one in self._room_queue.admitted():
                 self._queue_admitted(one)
+        # A reload has replaced the client: its connections are idle now.
         if call.event.client is not self.definition.client and call.event.client is not None:
-            call.event.client.close()  # of a definition that a reload has replaced
+            call.event.client.close()
 
     # Called at a reload, by the group, and at the end of the bridge.
 
@@ -508,7 +515,7 @@ class RouteCalls:
         for call in self._room_queue.remove(lambda call: call.is_dropped):
             if call.delivery is not None:
                 call.delivery.abandon()
-        waiting = [(call, call.dropped_calls) for call in self._open.values() if not call.has_place]
+        waiting = [(call, call.dropped_calls) for call in self._unended.values() if not call.has_place]
         for _, dropped in waiting:
             for one in dropped:
                 one.has_ended = True  # for all calls first: dropping one may queue another
@@ -526,14 +533,14 @@ class RouteCalls:
     def is_idle(self) -> bool:
         """Return whether no message waits, no call runs, and the next request may leave at once."""
         may_send = self._pace is None or self._pace.seconds_left <= 0
-        return not self._open and not self._admission.awaiting_room and may_send
+        return not self._unended and not self._admission.awaiting_room and may_send
 
     def messages_left(self) -> tuple[int, int]:
         """Return how many messages are lost as the bridge ends, and how many their source keeps.
 
         Messages that wait for room are removed from their queue.
         """
-        calls = [*(one for call in self._open.values() for one in call.calls), *self._room_queue.remove()]
+        calls = [*(one for call in self._unended.values() for one in call.calls), *self._room_queue.remove()]
         kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 

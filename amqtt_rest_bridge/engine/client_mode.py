@@ -34,10 +34,12 @@ class ClientMode:
     Args:
         host: What the engine needs.
         outcomes: Notes what becomes of messages; server mode shares it.
-        leads: Returns whether this process runs the schedule of an event, where several share the routes.
+        runs_schedule: Returns whether this process runs the schedule of an event, where several share the routes.
     """
 
-    def __init__(self, host: Host, outcomes: Outcomes, leads: Callable[[EventName], bool] = lambda _: True) -> None:
+    def __init__(
+        self, host: Host, outcomes: Outcomes, runs_schedule: Callable[[EventName], bool] = lambda _: True
+    ) -> None:
         self._host = host
         self._outcomes = outcomes
         self._claims = Claims(host.seen_keys)
@@ -45,9 +47,9 @@ class ClientMode:
         self._shared = SharedByRoutes(host, outcomes, self._failure_queue)
         self._routes: dict[str, RouteCalls] = {}
         self._removed: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while their calls go on
-        self._by_name: dict[EventName, RouteCalls] = {}  # every client event
-        self._by_topic: TopicIndex[tuple[EventName, RouteCalls]] = TopicIndex(())  # those that listen to a topic
-        self._schedule = Schedule(self.run_event, leads, host.clock, host.chance)
+        self._by_event: dict[EventName, RouteCalls] = {}  # the route of every client event
+        self._by_topic: TopicIndex[tuple[EventName, RouteCalls]] = TopicIndex(())  # the events that listen to a topic
+        self._schedule = Schedule(self.run_event, runs_schedule, host.clock, host.chance)
         self._workers = 1
 
     def offer(
@@ -59,9 +61,9 @@ class ClientMode:
         Args:
             message: The message.
             hops: Routes that it has passed through.
-            excluded: Events that do not get it here, since they receive it by another subscription.
+            excluded: Events to leave out, since they receive the message by another subscription.
             delivery: Held for each of its calls, and during this method.
-            size: Bytes that count for the message. The length of the payload counts if it is more.
+            size: The size of the message in bytes. The length of its payload counts if that is more.
         """
         listeners = self._by_topic[message.topic]
         if not listeners:
@@ -69,9 +71,9 @@ class ClientMode:
         if delivery is not None:
             delivery.hold()  # a call that ends at once must not acknowledge the message before all events have it
         try:
-            for name, calls in listeners:
+            for name, route in listeners:
                 if name not in excluded:
-                    calls.offer(name[1], message, hops, delivery, size=size)
+                    route.offer(name[1], message, hops, delivery, size=size)
         finally:
             if delivery is not None:
                 delivery.release()
@@ -80,7 +82,7 @@ class ClientMode:
         self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None, *,
         hops: int = 0, size: int = 0,
     ) -> RunKey | None:  # fmt: skip
-        """Run one event alone with a message: of its own subscription, for its schedule, or for a retry.
+        """Run one event with a message: from the subscription of this event, for its schedule, or for a retry.
 
         Args:
             name: The route and the event.
@@ -88,31 +90,31 @@ class ClientMode:
             delivery: Held until the call has ended.
             retry_of: The id of the run that is repeated.
             hops: Routes that the message has passed through.
-            size: Bytes that count for the message. The length of the payload counts if it is more.
+            size: The size of the message in bytes. The length of its payload counts if that is more.
 
         Returns:
             The key from which the id of the run is made, None if the event is gone.
         """
-        calls = self._by_name.get(name)
-        return None if calls is None else calls.offer(name[1], message, hops, delivery, retry_of, size)
+        route = self._by_event.get(name)
+        return None if route is None else route.offer(name[1], message, hops, delivery, retry_of, size)
 
     def fail_event(
         self, name: EventName, message: Message, failure: CallError, delivery: Delivery | None = None, *, hops: int = 0
     ) -> None:
         """End a message for one event with a failure that its source has found: nothing is sent.
 
-        The delivery is held until the failure is published. Nothing happens if the event is gone.
+        The delivery is held until the failure is published. If the event is gone, nothing is done.
         """
-        calls = self._by_name.get(name)
-        if calls is not None:
-            calls.fail(name[1], message, hops, delivery, failure)
+        route = self._by_event.get(name)
+        if route is not None:
+            route.fail(name[1], message, hops, delivery, failure)
 
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Run these routes from now on.
 
-        A call that waits goes on by the new definition of its event, and a lossless call does at its next attempt. Any
-        other call that has begun ends by the definition that it began with. If the event was removed, a waiting call
-        fails and a lossless call stays with its source.
+        A call that waits uses the new definition of its event, and a lossless call uses it at its next attempt. Any
+        other call that has begun keeps the definition that it began with. If the event was removed, a waiting call
+        fails, and a lossless call is left to its source.
 
         Raises:
             ConfigurationError: BASE_ADDRESS, USERNAME or a proxy variable cannot be used; nothing has changed then.
@@ -120,46 +122,52 @@ class ClientMode:
         routes = list(routes)
         definitions = [self._define(route) for route in routes]
         # A removed route that comes back while calls of it go on keeps them, its queues and its counts.
-        going_on = {name: calls for name, calls in self._removed.items() if not calls.is_idle}
-        self._outcomes.use_routes(routes, {name: calls.statistics for name, calls in going_on.items()})
+        going_on = {name: route for name, route in self._removed.items() if not route.is_idle}
+        self._outcomes.use_routes(routes, {name: route.statistics for name, route in going_on.items()})
         earlier, self._routes = going_on | self._routes, {}
         for definition in definitions:
             name = definition.route.name
-            calls = earlier.pop(name, None)
-            if calls is not None:
-                calls.use(definition)
+            if (known := earlier.pop(name, None)) is not None:
+                known.use(definition)
+                self._routes[name] = known
             elif definition.events:
-                calls = RouteCalls(definition, self._outcomes.statistics[name], self._shared)
-                calls.share_limits(self._workers)
-            else:
-                continue
-            self._routes[name] = calls
-        events = [(event, calls) for calls in self._routes.values() for event in calls.definition.events.values()]
-        self._by_name = {event.name: calls for event, calls in events}
-        topics = [(event.event.source_topic, (event.name, calls)) for event, calls in events]
-        # An event that has only a schedule is run by that alone, whatever is published on its topic.
-        self._by_topic = TopicIndex([one for one in topics if one[0] != schedule_topic(*one[1][0])])
-        self._schedule.use(routes)
-        for calls in earlier.values():
-            calls.use(PreparedRoute(calls.definition.route, {}, None))
+                self._routes[name] = RouteCalls(definition, self._outcomes.statistics[name], self._shared)
+                self._routes[name].share_limits(self._workers)
+        for removed in earlier.values():
+            removed.use(PreparedRoute(removed.definition.route, {}, None))
         self._removed = earlier
+        self._find_listeners()
+        self._schedule.use(routes)
+
+    def _find_listeners(self) -> None:
+        """Index the client events of all routes, by name and by SOURCE_TOPIC."""
+        self._by_event = {}
+        listeners: list[tuple[str, tuple[EventName, RouteCalls]]] = []
+        for route in self._routes.values():
+            for event in route.definition.events.values():
+                self._by_event[event.name] = route
+                topic = event.event.source_topic
+                # An event that has only a schedule is run by that alone, whatever is published on its topic.
+                if topic != schedule_topic(*event.name):
+                    listeners.append((topic, (event.name, route)))
+        self._by_topic = TopicIndex(listeners)
 
     def drop_calls(self) -> None:
-        """Drop waiting calls whose delivery `is_dropped`: their source delivers the message again."""
-        for calls in self._all_calls():
-            calls.drop_calls()
+        """Drop waiting calls whose source has dropped the message, to deliver it again (`Delivery.is_dropped`)."""
+        for route in self._all_routes():
+            route.drop_calls()
 
     def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
         self._workers, self._shared.ordered_until = workers, ordered_until
-        for calls in self._all_calls():
-            calls.share_limits(workers)
+        for route in self._all_routes():
+            route.share_limits(workers)
 
     def stop(self) -> None:
         """Begin no more calls except for open batches. Running calls go on; waiting ones are left to their source."""
         self._schedule.stop()
-        for calls in self._all_calls():
-            calls.stop()
+        for route in self._all_routes():
+            route.stop()
 
     async def drain(self, seconds: float) -> None:
         """Wait, after `stop`, until running calls have ended and results are published; cancel them after `seconds`.
@@ -173,32 +181,32 @@ class ClientMode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for calls in self._all_calls():
-            lost, kept = calls.messages_left()
+        for route in self._all_routes():
+            lost, kept = route.messages_left()
             if lost:
-                log.warning("route %s: %d message(s) had not been answered at the end", calls.name, lost)
+                log.warning("route %s: %d message(s) had not been answered at the end", route.name, lost)
             if kept:
-                log.info("route %s: %d message(s) have not ended: their source sends them again", calls.name, kept)
-            if calls.definition.client is not None:
-                calls.definition.client.close()
+                log.info("route %s: %d message(s) have not ended: their source sends them again", route.name, kept)
+            if route.definition.client is not None:
+                route.definition.client.close()
         self._outcomes.quiet_log.flush()
 
-    def _all_calls(self) -> Iterator[RouteCalls]:
+    def _all_routes(self) -> Iterator[RouteCalls]:
         yield from self._routes.values()
         yield from self._removed.values()
 
     def _define(self, route: Route) -> PreparedRoute:
         """Return the definition of a route. An unchanged route keeps its definition, with the state of its stages."""
-        calls = self._routes.get(route.name)
-        before = None if calls is None else calls.definition
+        known = self._routes.get(route.name)
+        before = None if known is None else known.definition
         if before is not None and before.route == route:
             return before
         if not route.client_events:
             return PreparedRoute(route, {}, None)
         host = self._host
-        keeps_client = before is not None and before.client is not None and before.route.config == route.config
-        client = before.client if before is not None and keeps_client else None
-        client = client or sender_of(route.config, host.connect, host.clock)
+        client = before.client if before is not None and before.route.config == route.config else None
+        if client is None:
+            client = sender_of(route.config, host.connect, host.clock)
         events = {
             event.name: prepare(route, event, host, client=client, claims=self._claims) for event in route.client_events
         }

@@ -38,7 +38,7 @@ class Publishes(Protocol):
     def publish(
         self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
     ) -> "asyncio.Future[None]":
-        """Publish; done once the broker has acknowledged it. What is published is bounded: this waits for room.
+        """Publish; done once the broker has acknowledged it. If too much is unacknowledged, it waits for room.
 
         A publication whose caller is cancelled before it has been sent is never sent.
 
@@ -47,7 +47,7 @@ class Publishes(Protocol):
             hops: Routes that its message has passed through, this one included.
             route: The name of the route that publishes, for the log.
             wait: Wait for the broker while it is away, and publish again after a reconnect, however long that takes.
-            mark: Of the message that it ends, see `Delivery.mark`.
+            mark: The mark of the message whose result this is, see `Delivery.mark`.
 
         Raises:
             BrokerAwayError: Without `wait` only: the broker is away, the connection is lost before it acknowledges, or
@@ -104,7 +104,7 @@ class Delivery(Protocol):
 
     @property
     def has_key(self) -> bool:
-        """Return whether it was kept for a lossless route: calls carry its key, also if a reload changed the route."""
+        """Return whether it was kept for a lossless route. Then calls carry its key, even if the route changes."""
         ...
 
     def hold(self) -> None:
@@ -124,9 +124,9 @@ class Delivery(Protocol):
         ...
 
     def mark(self, event: EventName) -> str:
-        """Return the mark of a publication that ends it for an event: its source does not deliver it again for that.
+        """Return the mark of a result: once that is published, the message is not delivered to the event again.
 
-        It is empty if calls are repeated after a crash anyway.
+        The mark is empty if calls are repeated after a crash anyway.
         """
         ...
 

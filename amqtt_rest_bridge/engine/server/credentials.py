@@ -1,4 +1,4 @@
-"""Passwords and tokens: which callers an endpoint admits. Answers to wrong credentials are late once there are many."""
+"""Passwords and tokens: which callers an endpoint admits. After many wrong credentials, further answers are delayed."""
 
 import base64
 import binascii
@@ -23,14 +23,17 @@ FREE_GUESSES: Final = 10
 MINUTE_SECONDS: Final = 60.0
 DELAY_SECONDS: Final = 1.0
 MOST_LATE: Final = 64
-"""Answers that wait at a time, and as many again whose callers have closed their side; one more is 503 at once."""
+"""Answers that are delayed at a time; beyond it the answer is 503 at once.
+
+As many again may wait for callers that have closed their side of the connection.
+"""
 MOST_ADDRESSES: Final = 4096
 _LOG_SECONDS: Final = 60.0
 _OTHERS: Final = "other addresses"
 
 
 class WrongCredentialError(RequestRefusedError):
-    """A request is refused for its password, token or signature. A request without any of them is not a guess."""
+    """The password, token or signature of a request is wrong. A request without any of them is refused otherwise."""
 
 
 class Credentials:
@@ -67,18 +70,18 @@ class Credentials:
     def check(self, headers: Mapping[str, str]) -> None:
         """Raise `RequestRefusedError` (401) unless the caller sent what the route asks for.
 
-        It is a `WrongCredentialError` if a header that may hold a credential came. Hashes of the same length are
-        compared, all of them, so that the time of it says nothing.
+        It is a `WrongCredentialError` if a header that may hold a credential came. All hashes are compared, and they
+        have the same length, so that the time of the answer does not help to guess.
         """
-        authorization, own = headers.get("authorization", ""), headers.get(self._token_header, "")
-        scheme, _, sent = authorization.partition(" ")
-        scheme, sent = scheme.lower(), sent.strip()
-        password = _hashed(from_base64(sent) if scheme == "basic" else b"")
-        tokens = _hashed(sent.encode() if scheme == "bearer" else b""), _hashed(own.encode())
+        authorization, token_header = headers.get("authorization", ""), headers.get(self._token_header, "")
+        scheme, _, credential = authorization.partition(" ")
+        scheme, credential = scheme.lower(), credential.strip()
+        password = _hashed(from_base64(credential) if scheme == "basic" else b"")
+        tokens = _hashed(credential.encode() if scheme == "bearer" else b""), _hashed(token_header.encode())
         found = [hmac.compare_digest(password, expected) for expected in self._passwords]
         found += [hmac.compare_digest(token, expected) for token in tokens for expected in self._tokens]
         if not any(found):
-            raise (WrongCredentialError if authorization or own else RequestRefusedError)(self._refusal)
+            raise (WrongCredentialError if authorization or token_header else RequestRefusedError)(self._refusal)
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
@@ -102,15 +105,15 @@ def from_base64(text: str) -> bytes:
 
 
 class WrongCredentials:
-    """Wrong credentials: counted by address, and once there are many from one address, answered a second late.
+    """Counts wrong credentials by address, and delays answers to an address that has sent many.
 
-    One table for all ports of a bridge: passwords, tokens and signatures of routes, and the token of the admin port. A
-    right credential never comes here, so it is never delayed, whatever else comes from its address: behind a proxy all
-    callers have one. So this slows down what tries words of a list; against a caller who opens a connection for each
-    guess and does not wait for its answer, only a long secret helps.
+    One table counts for all ports of a bridge: passwords, tokens and signatures of routes, and the token of the admin
+    port. A right credential is never delayed, whatever else its address sends: behind a proxy all callers have one
+    address. The delay slows down a caller that tries the words of a list. Only a long secret helps against one that
+    opens a connection for each guess and does not wait for the answer.
 
     An IPv6 address counts as its /64, which is what one machine gets (RFC 4291 section 2.5.4). Beyond `MOST_ADDRESSES`
-    in a minute all further addresses count as one, so no number of them makes the table forget another.
+    in a minute all further addresses count as one, so that a flood of addresses does not push out the others.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -120,9 +123,9 @@ class WrongCredentials:
         self._limit = LineLimit(_LOG_SECONDS, clock.monotonic)
 
     async def delay(self, address: str, port: int, caller: Caller) -> Refusal | None:
-        """Count a wrong credential that came to a port; return a second later if many came from its address.
+        """Count a wrong credential that came to a port; return at once, or a second later after many from its address.
 
-        Returns None, or what is answered in place of the refusal if too many wait already.
+        Returns None, or the answer in place of the refusal if too many answers are delayed already.
         """
         now, counted = self._clock.monotonic(), _network(address)
         while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
@@ -138,7 +141,7 @@ class WrongCredentials:
         if count := self._limit.count():
             text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
             log.warning(text, port, FREE_GUESSES, address, f" (the last of {count})" if count > 1 else "")
-        # A caller may have closed only its side of the connection, to be answered at once: it waits all the same.
+        # A caller that has closed its side of the connection waits too: it may only have done so to skip the delay.
         present = sum(not each.has_left for each in self._late)
         if present >= MOST_LATE or len(self._late) >= 2 * MOST_LATE:
             return overloaded("Too many wrong credentials wait for their answers; this request was not published")

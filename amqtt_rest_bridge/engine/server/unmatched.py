@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 from operator import itemgetter
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -33,13 +33,18 @@ _LOG_SECONDS: Final = 60.0
 _LOGGED: Final = 3  # paths in a line
 _PATHS: Final = 128  # paths of a port that are counted one by one since the beginning ...
 _RECENT_PATHS: Final = 16  # ... and since the last line of the log
-_KNOWN: Final = 256  # paths whose nearest endpoint is kept
+_MOST_NEAREST: Final = 256  # paths whose nearest endpoint is kept
 _LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000
 _QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
 
-_Key = tuple[str, str, int]
-"""Method, path and status."""
+
+class _Key(NamedTuple):
+    """What is counted: requests with the same method, path and status of the answer."""
+
+    method: str
+    path: str
+    status: int
 
 
 class NearestEndpoint(Struct, frozen=True):
@@ -68,9 +73,9 @@ class UnmatchedPath(Struct, frozen=True):
 class FrequentKeys(Generic[K]):
     """Counts of the most frequent keys, at most `size` of them, however many keys come.
 
-    The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi, 2005): if there is no room for a new key, it replaces
-    the key with the least count and continues that count. So a key that is more than one in `size` is never missed. Its
-    count may include what it has taken over; that part is kept as its excess.
+    The algorithm is Space-Saving (Metwally, Agrawal, El Abbadi, 2005). If there is no room for a new key, it replaces
+    the key with the least count and continues that count; the part that it has not counted itself is its excess. A key
+    that makes up more than one in `size` is never missed.
     """
 
     size: int
@@ -80,7 +85,8 @@ class FrequentKeys(Generic[K]):
         """Count a key; return the key that it has replaced, None if there was room."""
         replaced = None
         if key not in self._counts and len(self._counts) >= self.size:
-            replaced = min(self._counts, key=self._counts.__getitem__)  # of several the one with the most excess
+            # Among equal counts the one with the most excess.
+            replaced = min(self._counts, key=self._counts.__getitem__)
             least, _ = self._counts.pop(replaced)
             self._counts[key] = least, -least
         count, excess = self._counts.get(key, (0, 0))
@@ -131,35 +137,35 @@ class UnmatchedRequests:
 
     def note(self, port: int, method: str, path: str, status: int) -> None:
         """Count a request: the port that it came to, its path as texts show it, and its answer's status."""
-        own = self._ports.setdefault(port, _PortCounts())
-        key, now = (method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], status), self._clock.time()
-        forgotten = own.paths.add(key)
+        counts, now = self._ports.setdefault(port, _PortCounts()), self._clock.time()
+        key = _Key(method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], status)
+        forgotten = counts.paths.add(key)
         if forgotten is not None:
-            del own.times[forgotten]
-        own.times[key] = own.times.get(key, (now, now))[0], now
-        own.total += 1
-        own.unlogged += 1
-        own.recent.add(key)
-        if own.is_quiet:
-            own.is_quiet = False
-            self._write(port, own)
-            self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, own))
+            del counts.times[forgotten]
+        counts.times[key] = counts.times.get(key, (now, now))[0], now
+        counts.total += 1
+        counts.unlogged += 1
+        counts.recent.add(key)
+        if counts.is_quiet:
+            counts.is_quiet = False
+            self._write(port, counts)
+            self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, counts))
 
     def totals(self) -> dict[int, int]:
         """Return how many requests of each port led to no endpoint."""
-        return {port: own.total for port, own in self._ports.items()}
+        return {port: counts.total for port, counts in self._ports.items()}
 
     def most_frequent(self) -> list[UnmatchedPath]:
         """Return the most frequent paths of all ports, the most frequent first."""
         found = []
         for count, port, key in self._frequent_paths():
             first, last = self._ports[port].times[key]
-            method, path = self._method_and_path(key)
-            found.append(UnmatchedPath(port, method, path, key[2], count, first, last, self._nearest_of(port, key)))
+            method, path = self._shown(key)
+            found.append(UnmatchedPath(port, method, path, key.status, count, first, last, self._nearest_of(port, key)))
         return found
 
     def prepare(self) -> bool:
-        """Find the nearest endpoint for one path that `most_frequent` returns; return whether none is missing any more.
+        """Find the nearest endpoint for one path that `most_frequent` returns; return whether all are found now.
 
         The search takes a millisecond with 1,000 endpoints: too long for all paths in one iteration of the loop.
         """
@@ -171,40 +177,40 @@ class UnmatchedRequests:
     def _frequent_paths(self) -> list[tuple[int, int, _Key]]:
         found = [
             (count, port, key)
-            for port, own in self._ports.items()
-            for key, count in own.paths.most_frequent(MOST_SHOWN)
+            for port, counts in self._ports.items()
+            for key, count in counts.paths.most_frequent(MOST_SHOWN)
         ]
         return nlargest(MOST_SHOWN, found)
 
     def flush(self) -> None:
         """Write what has only been counted, before the end."""
-        for port, own in self._ports.items():
-            self._write(port, own)
+        for port, counts in self._ports.items():
+            self._write(port, counts)
 
-    def _end_minute(self, port: int, own: _PortCounts) -> None:
-        if self._ports.get(port) is not own:
+    def _end_minute(self, port: int, counts: _PortCounts) -> None:
+        if self._ports.get(port) is not counts:
             return
-        if not own.unlogged:
-            own.is_quiet = True
+        if not counts.unlogged:
+            counts.is_quiet = True
             return
-        self._write(port, own)
-        self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, own))
+        self._write(port, counts)
+        self._clock.later(_LOG_SECONDS, partial(self._end_minute, port, counts))
 
-    def _write(self, port: int, own: _PortCounts) -> None:
-        if not own.unlogged:
+    def _write(self, port: int, counts: _PortCounts) -> None:
+        if not counts.unlogged:
             return
         paths = []
-        for key, count in own.recent.most_frequent(_LOGGED):
-            method, path = self._method_and_path(key)
+        for key, count in counts.recent.most_frequent(_LOGGED):
+            method, path = self._shown(key)
             near = self._nearest_of(port, key)
             nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
-            paths.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
-        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(paths))
-        own.unlogged, own.recent = 0, FrequentKeys(_RECENT_PATHS)
+            paths.append(f"{method} {path} ({key.status}, {count}x{nearest})")
+        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, counts.unlogged, "; ".join(paths))
+        counts.unlogged, counts.recent = 0, FrequentKeys(_RECENT_PATHS)
 
-    def _method_and_path(self, key: _Key) -> tuple[str, str]:
-        method, path, _ = key
-        return loggable(method), loggable(masked_path(path, self._secrets))
+    def _shown(self, key: _Key) -> tuple[str, str]:
+        """Return method and path as they are shown."""
+        return loggable(key.method), loggable(masked_path(key.path, self._secrets))
 
     def _endpoints_of(self, port: int) -> "_Endpoints | None":
         """Return the endpoints of a bound port, None when no route has it; SERVER_PORT 0 may be bound to any."""
@@ -213,10 +219,10 @@ class UnmatchedRequests:
     def _nearest_of(self, port: int, key: _Key) -> NearestEndpoint | None:
         """Return the endpoint that a request for this path probably meant."""
         if (port, key) not in self._nearest:
-            if len(self._nearest) >= _KNOWN:
+            if len(self._nearest) >= _MOST_NEAREST:
                 self._nearest = {}
             endpoints = self._endpoints_of(port)
-            self._nearest[port, key] = None if endpoints is None else endpoints.nearest(*key[:2])
+            self._nearest[port, key] = None if endpoints is None else endpoints.nearest(key.method, key.path)
         return self._nearest[port, key]
 
 
