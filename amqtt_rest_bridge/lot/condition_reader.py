@@ -36,6 +36,7 @@ _LIKE: Final = re.compile(
     re.IGNORECASE,
 )
 _IS: Final = re.compile(r"IS\b\s*(?P<negated>NOT\b)?\s*(?P<null>(?:NULL|NONE|MISSING|EMPTY)\b)?", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"BETWEEN\s+(?P<low>\S+)\s+AND\s+(?P<high>[^\s)]+)", re.IGNORECASE)
 _LAST_PLACEHOLDER: Final = re.compile(r"(\{[^{}]*\})\s*\Z")
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
@@ -130,7 +131,7 @@ class _Tests:
             if foreign is not None and foreign[1] in _OPERATORS:
                 start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
             text = self._text[start:].strip()
-            if text.upper().startswith("IN"):
+            if re.match(r"(NOT\s+)?IN\b", text, re.IGNORECASE):
                 hint = "as in IN ('a', 'b')"
             elif foreign is None:
                 hint = _hint_of_word(text, self._text[:start]) or hint
@@ -268,8 +269,10 @@ def _hint_of_word(text: str, before: str) -> str | None:
         word, value = found["word"].upper(), found["value"] or "x"
         pattern = f"{'' if word.startswith('START') else '%'}{value}{'' if word.startswith('END') else '%'}"
         return f"write {'NOT ' if found['negated'] else ''}LIKE '{pattern}'"
+    placeholder = _LAST_PLACEHOLDER.search(before)
+    if placeholder is not None and (found := _BETWEEN.match(text)):
+        return f"write >= {found['low']} AND {placeholder[1]} <= {found['high']}"
     if found := _IS.match(text):
-        placeholder = _LAST_PLACEHOLDER.search(before)
         if not found["null"]:
             return "write !=" if found["negated"] else "write ="
         if placeholder is not None and found["negated"]:

@@ -267,7 +267,7 @@ def convert(parameter: Parameter, text: str, shown: str) -> object:
 
 
 _DIGITS = re.compile(r"-?[0-9]{1,12}")
-_WITH_UNIT = re.compile(r"([0-9]{1,9})\s*[A-Za-z]+")
+_WITH_UNIT = re.compile(r"([0-9]{1,9})\s*([A-Za-z]+)")
 _TIME = re.compile(
     r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,6})?)\s*"
     r"(?:(?P<thousandth>ms|milli(?:second)?s?)|(?P<word>[smhd]|(?:sec(?:ond)?|min(?:ute)?|hour|day)s?))?",
@@ -298,7 +298,8 @@ def read_integer(parameter: Parameter, text: str, shown: str) -> int:
             # What came from outside the file is not shown, not even converted.
             raise _wrong_value(parameter, shown, _hint_of_time(parameter, text) if text == shown.strip() else None)
         unit = _WITH_UNIT.fullmatch(text)
-        raise _wrong_value(parameter, shown, f"write {unit[1]}, without a unit" if unit else None)
+        number = f"{unit[1]}000" if unit and unit[2] in "kK" else unit and unit[1]
+        raise _wrong_value(parameter, shown, f"write {number}, without a unit" if number else None)
     return int(text)
 
 
