@@ -37,7 +37,7 @@ from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, R
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports, with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_apart, usable_routes
+from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_in_child, usable_routes
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
 from amqtt_rest_bridge.supervised_tasks import Supervisor
@@ -152,7 +152,7 @@ class Program:
             RouteFilesError: A route file has an error; every fault has been logged.
             ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
         """
-        first = await load_first_apart(self._settings)
+        first = await load_first_in_child(self._settings)
         self.use_first(first)
         return first
 
@@ -293,7 +293,7 @@ class Program:
 
     def _report_reload(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
-        self._on_reload(self._loaded_reloader.used if failure is None else None)
+        self._on_reload(self._loaded_reloader.load_in_use if failure is None else None)
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)

@@ -76,7 +76,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             if settings.processes:
                 self.bridge = BridgeChild(settings, self.endpoint, self.times, self.spawn)
             else:
-                from amqtt_rest_bridge import plugin_bridge  # which takes 20 MB
+                from amqtt_rest_bridge import plugin_bridge  # here, since it takes 20 MB
 
                 self.bridge = plugin_bridge.BridgeTasks(settings, self.endpoint.address)
             opened.callback(self.bridge.release)
@@ -95,7 +95,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     @property
     def server_ports(self) -> dict[int, int]:
-        """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
+        """Return the bound port for each configured SERVER_PORT; they differ if that is 0, which means any free one."""
         return self.bridge.server_ports
 
     @property
@@ -107,7 +107,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Serve the endpoint, and wait until the bridge has subscribed and its ports are open.
 
         Raises:
-            ConfigurationError: It has not within `start_seconds`.
+            ConfigurationError: The bridge is not ready within `start_seconds`.
         """
         if self._is_closed:
             log.error("a broker that has been stopped cannot serve routes again: make a new one")
@@ -138,14 +138,14 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             freeze_garbage()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
-        """Pass on what plugins retain: read events answer with it before anything is published on the topic again."""
+        """Offer the endpoint what plugins retain, so that read events can answer with it at once."""
         if client_id is None:
-            self._incoming.retained(retained_message)
+            self._incoming.offer_retained(retained_message)
 
     async def on_broker_pre_shutdown(self) -> None:
-        """Pass on what clients have published by now, stop the bridge, and wait until its results are delivered.
+        """Pass on what clients have published so far, stop the bridge, and wait until its results are delivered.
 
-        New connections are refused by now. What does not get so far within the time is counted in the log.
+        amqtt already refuses new connections. The log counts the messages that are not finished in time.
         """
         loop, times = asyncio.get_running_loop(), self.times
         await self._draining.passed_on()
@@ -167,7 +167,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._draining.end()
 
     def _lossless_in(self, opened: contextlib.ExitStack) -> Lossless | None:
-        """Open the spool, where the settings have one."""
+        """Open the spool if the settings name one."""
         settings: Settings = self.config
         if settings.spool is None:
             return None

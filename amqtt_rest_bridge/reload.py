@@ -3,8 +3,8 @@
 Parsing takes 0.5 ms a line. On a thread it would hold the interpreter lock and delay every client. So a short-lived
 process runs `lot.loader`, and the loop only takes the result.
 
-`bridge` loads the first routes (`load_first_apart`) and keeps a `Reloader`; `rest-bridge serve --check` and the plugin
-load them in their own process (`load_first`).
+`bridge` loads the first routes (`load_first_in_child`) and has a `Reloader` for later changes. With `processes: 0` the
+first routes are loaded in the broker's own process (`load_first`).
 """
 
 import asyncio
@@ -33,6 +33,7 @@ from amqtt_rest_bridge.times import Backoff, woken
 log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[FileState]
+"""Some files as they were at one time: a load is due when another look finds something else."""
 
 _TRIAL_SECONDS: Final = 10
 _LOOKS: Final = Backoff(longest=16)  # in looks: between two tries of a reload that failed for a reason that may pass
@@ -40,15 +41,16 @@ _LOOKS: Final = Backoff(longest=16)  # in looks: between two tries of a reload t
 
 @dataclass(frozen=True, slots=True)
 class FirstLoad:
-    """Loaded routes, the texts that were parsed for them, and the files as they were before they were read.
+    """Loaded routes, with what a reload needs to find out which files have changed since.
 
-    `parsed` is as `ParsedTexts.dump` writes it. `seen` are the route files, `beside` files that the routes refer to.
+    `parsed` are the texts, as `ParsedTexts.dump` writes them. `route_files` and `referenced`, which are files that the
+    routes refer to, describe the files before they were read.
     """
 
     routes: tuple[Route, ...]
     parsed: bytes
-    seen: Fingerprint
-    beside: Fingerprint
+    route_files: Fingerprint
+    referenced: Fingerprint
 
 
 def load_first(settings: Settings) -> FirstLoad:
@@ -58,26 +60,59 @@ def load_first(settings: Settings) -> FirstLoad:
         RouteFilesError: A route file has an error.
         ConfigurationError: A file cannot be read, or a route cannot be run.
     """
-    from amqtt_rest_bridge.lot import loader, sources  # which a worker's own process has no memory for
+    from amqtt_rest_bridge.lot import loader, sources  # here, to save their memory in a worker
     from amqtt_rest_bridge.lot.evaluation import Environment
     from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 
     paths, parsed = settings.route_paths, ParsedTexts()
-    seen = fingerprint(paths)
+    route_files = fingerprint(paths)
     texts = sources.read(paths, settings.optional_paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check_routes(routes, settings)
-    return FirstLoad(routes, parsed.dump(), seen, loaded.files)
+    return FirstLoad(routes, parsed.dump(), route_files, loaded.files)
 
 
-async def load_first_apart(settings: Settings) -> FirstLoad:
-    """Load the route files of a configuration in a process of its own; otherwise as `load_first`."""
-    seen, apart = await asyncio.to_thread(fingerprint, settings.route_paths), SubprocessLoader(settings)
-    loaded = await apart.load()
+async def load_first_in_child(settings: Settings) -> FirstLoad:
+    """Do what `load_first` does, but parse the files in a process of its own."""
+    route_files = await asyncio.to_thread(fingerprint, settings.route_paths)
+    loader = SubprocessLoader(settings)
+    loaded = await loader.load()
     routes = usable_routes(loaded, settings)
     await asyncio.to_thread(check_routes, routes, settings)
-    return FirstLoad(routes, apart.parsed, seen, loaded.files)
+    return FirstLoad(routes, loader.parsed, route_files, loaded.files)
+
+
+class SubprocessLoader:
+    """Loads route files. A text that the last load has parsed is not parsed again.
+
+    Args:
+        settings: Name the files and folders.
+        parsed: Texts that were parsed before, as `ParsedTexts.dump` writes them.
+    """
+
+    def __init__(self, settings: Settings, parsed: bytes = b"") -> None:
+        wanted = {"paths": settings.route_paths, "may_be_empty": settings.optional_paths}
+        self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
+        self.parsed = parsed
+        """The texts that the last load has parsed."""
+
+    async def load(self, replacements: Mapping[str, str | None] | None = None) -> LoadResult:
+        """Load the files with the present variables and secrets.
+
+        `replacements` are texts to try in the place of files, see `sources.read`. With them at most `MOST_FAULTS`
+        faults are returned.
+
+        Raises:
+            ConfigurationError: The process failed; the message is the last line of its stderr.
+        """
+        status, output, errors = await run_loader(self._argument, pickle.dumps((replacements, self.parsed)))
+        if status:
+            reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ConfigurationError(reason or "the loader failed")
+        result: LoadResult
+        result, self.parsed = pickle.loads(output)  # noqa: S301  # our own process
+        return result
 
 
 async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
@@ -97,49 +132,18 @@ async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
     try:
         output, errors = await running.communicate(texts)
     finally:
-        if running.returncode is None:  # the broker stops
+        if running.returncode is None:  # the caller was cancelled
             running.kill()
             await running.communicate()  # asyncio warns of pipes that outlive their loop
     return running.returncode or 0, output, errors
-
-
-class SubprocessLoader:
-    """Loads route files; a text that was there the last time is not parsed again.
-
-    Args:
-        settings: Those of the configuration, of which some say what is loaded.
-        parsed: Texts that were parsed before, as `ParsedTexts.dump` writes them.
-    """
-
-    def __init__(self, settings: Settings, parsed: bytes = b"") -> None:
-        wanted = {"paths": settings.route_paths, "may_be_empty": settings.optional_paths}
-        self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
-        self.parsed = parsed
-        """The texts that were loaded last."""
-
-    async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:
-        """Load the files as they are now, with variables and secrets as they are now.
-
-        `instead` are texts to try in the place of files, see `sources.read`: then there are at most `MOST_FAULTS`.
-
-        Raises:
-            ConfigurationError: The process failed; the message is the last line of its stderr.
-        """
-        status, output, errors = await run_loader(self._argument, pickle.dumps((instead, self.parsed)))
-        if status:
-            reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
-            raise ConfigurationError(reason or "the loader failed")
-        result: LoadResult
-        result, self.parsed = pickle.loads(output)  # noqa: S301  # our own process
-        return result
 
 
 def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     """Log every fault and return the routes.
 
     Raises:
-        RouteFilesError: There is an error among the faults. A missing setting is one: the spool for a lossless route,
-            the certificate for one with USE_SSL and server events.
+        RouteFilesError: There is an error among the faults. A setting that a route needs and that is missing is an
+            error: the spool for a lossless route, the certificate for a route with USE_SSL and server events.
     """
     needed = [fault for route in loaded.routes for fault in settings.faults_of(route)]
     faults = in_order([*loaded.faults, *needed])
@@ -186,20 +190,21 @@ class _FilesChangedError(Exception):
 
 
 class Reloader:
-    """Watch route files and hand each changed set to `use`.
+    """Looks at the route files again and again, and hands their routes to `use` when a file has changed.
 
-    A file that is written in place can be read while it is empty or cut off, which would remove its routes. So a file
-    that is shorter than the one in use, or gone, counts once two looks in a row have found it the same, and files that
-    change while they are read are read again after the next look.
+    A program that writes a file in place leaves it empty or cut off for a moment; to read it then would remove its
+    routes. So after a file has become shorter, or has gone, the files are read only when two looks in a row have found
+    them the same. Files that change while they are read are read again after the next look.
 
-    A reload that fails for the contents of the files waits until they change. One that fails for another reason (a port
-    is taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
+    If a reload fails because of the contents of the files, the next one is when they change. If it fails for another
+    reason (a port is taken, descriptors are used up, a file cannot be read), it is tried again after 1, 2, 4 ... 16
+    looks.
 
     Args:
-        settings: Those of the configuration.
-        use: Awaited on the loop with what was loaded; raises `BridgeError` for what cannot be used.
-        first: What was loaded at the start, so that a reload parses changed files alone.
-        note: Called on the loop with the failure of each reload, None for one that succeeded.
+        settings: Name the files and folders.
+        use: Awaited on the loop with what was loaded; raises `BridgeError` if that cannot be used.
+        first: What was loaded at the start, so that a reload parses only changed files.
+        report: Called on the loop after each reload, with its failure, or None if it succeeded.
     """
 
     def __init__(
@@ -207,23 +212,25 @@ class Reloader:
         settings: Settings,
         use: Callable[[LoadResult], Awaitable[None]],
         first: FirstLoad,
-        note: Callable[[ReloadFailure | None], None] = lambda _: None,
+        report: Callable[[ReloadFailure | None], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._paths = settings.route_paths
         self._loader = SubprocessLoader(settings, first.parsed)
-        self._turn = asyncio.Lock()  # what was read earlier must not be used later
+        self._turn = asyncio.Lock()  # one load at a time, so that an older one is never used after a newer one
         self._use = use
-        self._note = note
+        self._report = report
         self._routes = first.routes  # in use
-        self._beside = first.beside  # files that the routes refer to, as they were at the last load
-        self._read = first.seen | first.beside  # all files, as they were then
+        # The files before the last load, successful or not.
+        self._referenced = first.referenced
+        self._all_files = first.route_files | first.referenced
         self._asked = asyncio.Event()
-        self._watches = self._has_ended = False
+        self._watches = False  # looks are made without being asked
+        self._has_ended = False
         self._failures = 0  # in a row, for reasons that may pass
         self._looks_left = 0.0  # until the next try after such a failure
-        self._reported: str | None = None  # why the last try failed
-        self._faults: tuple[Fault, ...] = ()  # that the last try logged
+        self._logged_reason: str | None = None  # why the last try failed
+        self._logged_faults: tuple[Fault, ...] = ()  # of the last try
 
     async def run(self, seconds: float) -> None:
         """Reload on changes, found every `seconds` (0: never), and on request, until cancelled."""
@@ -233,44 +240,92 @@ class Reloader:
             is_asked = await woken(self._asked, seconds or None)
             before = look
             try:
-                look = await asyncio.to_thread(fingerprint, self._paths, self._beside)
-            except OSError as error:  # a folder that is gone in the middle of the look
-                if str(error) != self._reported:
+                look = await asyncio.to_thread(fingerprint, self._paths, self._referenced)
+            except OSError as error:  # a folder was removed during the look
+                if str(error) != self._logged_reason:
                     log.info("route files could not be looked at: %s", error)
-                self._reported = str(error)
+                self._logged_reason = str(error)
                 continue
-            if is_asked or look != self._read:
-                sizes = {path: size for path, size, *_ in look}
-                is_less = any(sizes.get(path, -1) < size for path, size, *_ in self._read)  # a file is shorter, or gone
-                if is_less and look != before and not is_asked:
-                    continue
-                self._failures, self._reported, self._faults = 0, None, ()
-            else:
-                self._looks_left -= 1
-                if not self._failures or self._looks_left > 0:
-                    continue
+            has_changed = look != self._all_files
+            if has_changed and not is_asked and look != before and self._lacks_content(look):
+                continue
+            if has_changed or is_asked:
+                self._failures, self._logged_reason, self._logged_faults = 0, None, ()
+            elif not self._is_retry_due():
+                continue
             try:
                 await self.reload(None if is_asked else look)
             except _FilesChangedError:
                 log.info("route files changed while they were read: they are read again")
 
+    def _lacks_content(self, look: Fingerprint) -> bool:
+        """Return whether a file is shorter than at the last load, or gone: perhaps it is being written."""
+        sizes = {path: size for path, size, *_ in look}
+        return any(sizes.get(path, -1) < size for path, size, *_ in self._all_files)
+
+    def _is_retry_due(self) -> bool:
+        """Count a look, and return whether a reload that has failed is to be tried again now."""
+        self._looks_left -= 1
+        return self._failures > 0 and self._looks_left <= 0
+
+    def ask(self) -> None:
+        """Reload soon, even if no file has changed (SIGHUP); on the loop."""
+        self._asked.set()
+
     async def reload(self, look: Fingerprint | None = None) -> ReloadFailure | None:
-        """Load the files now and use them. On a failure nothing changes; it is logged and returned.
+        """Load the files now and use them. A failure changes nothing; it is logged and returned.
 
         `look` is how `run` has found the files: if they have changed since, `_FilesChangedError` is raised.
         """
         async with self._turn:
-            failure = await self._reload(look)
+            failure = await self._load_and_use(look)
         if self._has_ended:
             return ReloadFailure(time.time(), 0, "the bridge stops")
-        self._note(failure)
+        self._report(failure)
         return failure
 
-    def end(self) -> None:
-        """Use nothing from now on: new routes would open the ports again, which are closed."""
-        self._has_ended = True
+    async def _load_and_use(self, look: Fingerprint | None) -> ReloadFailure | None:
+        """Load and use the files; return why that failed."""
+        try:
+            before = self._referenced
+            self._all_files = await asyncio.to_thread(fingerprint, self._paths, before) if look is None else look
+            loaded = await self._loader.load()
+            if look is not None and look != await asyncio.to_thread(fingerprint, self._paths, before):
+                raise _FilesChangedError  # noqa: TRY301  # for `run`
+            self._referenced = loaded.files
+            self._all_files = (self._all_files - before) | loaded.files
+            await asyncio.to_thread(check_routes, loaded.routes, self._settings)
+            logged, self._logged_faults = self._logged_faults, loaded.faults
+            if loaded.faults == logged and not loaded.has_errors:
+                loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
+            if not self._has_ended:
+                await self._use(loaded)
+                self._routes = loaded.routes
+        except RouteFilesError as error:
+            self._failures = 0
+            log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # the faults have been logged
+            first = " ".join(str(error.faults[0]).split())
+            return ReloadFailure(time.time(), len(error.faults), first)
+        except _FilesChangedError:
+            raise
+        except (BridgeError, OSError) as error:
+            return self._passing_failure(str(error))
+        except Exception as error:  # noqa: BLE001  # `_passing_failure` logs it
+            return self._passing_failure(repr(error), error)
+        self._failures = 0
+        return None
 
-    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+    def _passing_failure(self, why: str, unexpected: Exception | None = None) -> ReloadFailure:
+        """Count and return a failure that may pass by itself; log each reason once."""
+        self._failures += 1
+        self._looks_left = _LOOKS.delay(self._failures)
+        if why != self._logged_reason:
+            again = "it is retried" if self._watches else "SIGHUP retries it"
+            log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
+        self._logged_reason = why
+        return ReloadFailure(time.time(), 0, why)
+
+    async def trial(self, replacements: Mapping[str, str | None]) -> LoadResult:
         """Load the files with other texts in the place of some, without using them; see `sources.read`.
 
         Raises:
@@ -278,66 +333,25 @@ class Reloader:
             TimeoutError: It takes longer than ten seconds.
         """
         async with self._turn, asyncio.timeout(_TRIAL_SECONDS):
-            loaded = await self._loader.load(instead)
+            loaded = await self._loader.load(replacements)
         await asyncio.to_thread(check_routes, loaded.routes, self._settings)
         return loaded
 
     @property
-    def used(self) -> FirstLoad:
+    def load_in_use(self) -> FirstLoad:
         """Return the routes in use and what was read for them, for another reloader to begin with."""
-        return FirstLoad(self._routes, self._loader.parsed, self._read, self._beside)
+        return FirstLoad(self._routes, self._loader.parsed, self._all_files, self._referenced)
 
-    async def _reload(self, look: Fingerprint | None) -> ReloadFailure | None:
-        """Load and use the files; return why that failed."""
-        try:
-            beside = self._beside
-            self._read = await asyncio.to_thread(fingerprint, self._paths, beside) if look is None else look
-            loaded = await self._loader.load()
-            if look is not None and look != await asyncio.to_thread(fingerprint, self._paths, beside):
-                raise _FilesChangedError  # noqa: TRY301  # for `run`
-            self._beside = loaded.files
-            self._read = (self._read - beside) | loaded.files
-            await asyncio.to_thread(check_routes, loaded.routes, self._settings)
-            known, self._faults = self._faults, loaded.faults
-            if loaded.faults == known and not loaded.has_errors:
-                loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
-            if not self._has_ended:
-                await self._use(loaded)
-                self._routes = loaded.routes
-        except RouteFilesError as error:
-            self._failures = 0
-            log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
-            first = " ".join(str(error.faults[0]).split())
-            return ReloadFailure(time.time(), len(error.faults), first)
-        except _FilesChangedError:
-            raise
-        except (BridgeError, OSError) as error:
-            return self._failed(str(error))
-        except Exception as error:  # noqa: BLE001  # `_failed` logs it
-            return self._failed(repr(error), error)
-        self._failures = 0
-        return None
-
-    def _failed(self, why: str, unexpected: Exception | None = None) -> ReloadFailure:
-        """Return a failure that may pass; log each reason once."""
-        self._failures += 1
-        self._looks_left = _LOOKS.delay(self._failures)
-        if why != self._reported:
-            again = "it is retried" if self._watches else "SIGHUP retries it"
-            log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
-        self._reported = why
-        return ReloadFailure(time.time(), 0, why)
-
-    def ask(self) -> None:
-        """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
-        self._asked.set()
+    def end(self) -> None:
+        """Use nothing from now on: new routes would open the ports again, which are closed."""
+        self._has_ended = True
 
 
-def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fingerprint:
-    """Describe the route files, and those beside them, as they are now. Blocks for a look at every folder."""
-    found = {file_state(path) for path, *_ in beside}
+def fingerprint(paths: Sequence[str], referenced: Fingerprint = frozenset()) -> Fingerprint:
+    """Describe the route files, and the files that they refer to, as they are now. Blocks while folders are listed."""
+    found = {file_state(path) for path, *_ in referenced}
     for path in map(Path, paths):
-        # A folder that cannot be listed is left out: loading it reports why.
+        # A folder that cannot be listed has no files here: loading it reports why.
         files = find_route_files(path, []) if path.is_dir() else [path]
         for file in files:
             state = file_state(str(file))

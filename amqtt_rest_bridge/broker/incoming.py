@@ -1,4 +1,4 @@
-"""Where a message enters: each message that amqtt passes on is offered to the endpoint. The broker's loop only."""
+"""Each message that amqtt broadcasts enters here, and is offered to the endpoint. The broker's loop only."""
 
 import logging
 from collections.abc import Iterator
@@ -22,18 +22,18 @@ _QUIET_SECONDS: Final = 1.0
 
 
 class IncomingMessages:
-    """Offers a broker's messages to the endpoint of its bridge, and guards the topics that only the bridge may use.
+    """Offers a broker's messages to the endpoint of its bridge, and refuses others on the topics of the bridge.
 
-    All messages pass amqtt's step `BROADCAST`, after the ACL: those of clients, last wills, `$SYS`, and what plugins
-    publish. Retained messages that are sent on subscription do not. amqtt 0.12.1 has hooks for the messages of clients
-    only, and runs them in a task for each message.
+    Every message passes amqtt's step `BROADCAST`, after the ACL: those of clients and plugins, last wills and `$SYS`.
+    (Retained messages that a client gets when it subscribes do not pass it.) The step is replaced, since amqtt 0.12.1
+    has hooks only for the messages of clients, and runs these in a task for each message.
 
     Args:
         broker: An amqtt broker whose constructor runs, or has run.
         plugin: Gets the hook of `lossless`; amqtt looks for hooks once all plugins are constructed.
         endpoint: Is offered every message.
-        publisher: Publishes for the bridge, which may publish on its own topics.
-        lossless: Takes packets before their PUBACK; None without a spool.
+        publisher: Publishes for the bridge; knows whether the present message is the bridge's own.
+        lossless: Keeps messages before their PUBACK; None without a spool.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class IncomingMessages:
         self._broker = broker
         self._endpoint = endpoint
         self._publisher = publisher
-        self._forged = LineLimit(_QUIET_SECONDS)
+        self._refusal_warnings = LineLimit(_QUIET_SECONDS)
         self.own_topics: tuple[str, ...] = (STATUS_TOPICS, ENDPOINT_TOPICS)
-        """What the topics begin with on which the bridge alone publishes."""
+        """Beginnings of topics; only the bridge may publish on these topics."""
         self._broadcast_as_amqtt = amqtt_broker.replace(broker, Steps.BROADCAST, self.broadcast)
         self._retain_as_amqtt = amqtt_broker.replace(broker, Steps.RETAIN, self.retain)
         if lossless is not None:
             plugin.on_mqtt_packet_received = lossless.on_packet
 
-    def retained(self, message: ApplicationMessage) -> None:
-        """Send the endpoint a message that a plugin has retained; it may not have been passed on."""
+    def offer_retained(self, message: ApplicationMessage) -> None:
+        """Offer the endpoint a message that a plugin has retained; a plugin can do this without publishing it."""
         if message.data:
             self._endpoint.offer_retained(message.topic, bytes(message.data))
 
@@ -59,7 +59,7 @@ class IncomingMessages:
 
     async def broadcast(self, session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
         """Offer a message to the endpoint, then pass it on."""
-        # No client gets as far with a `$` topic, nor does its will.
+        # Messages of plugins have no session. amqtt has already refused messages and wills of clients on `$` topics.
         if session is None and topic.startswith(self.own_topics) and self._is_forged(topic):
             return
         if topic and data is not None:
@@ -68,11 +68,11 @@ class IncomingMessages:
                 is_replayed = session is not None and session.client_id and session.client_id.startswith(REPLAYING)
                 first = replayed_time(session.client_id) if session is not None and is_replayed else None
                 self._endpoint.offer(topic, bytes(data), self._publisher.hops, taken, first)
-            except Exception:  # nothing of ours keeps a message from its subscribers
+            except Exception:  # an error of the bridge must not keep a message from its subscribers
                 log.exception("a message on %s was not looked at", loggable(topic))
         if force_qos is None:
             await self._broadcast_as_amqtt(session, topic, data)
-        else:  # amqtt would use it for those that have subscribed with less too, of wills as well [MQTT-3.8.4-6]
+        else:  # amqtt would use `force_qos` even for clients that have subscribed with a lower QoS [MQTT-3.8.4-6]
             amqtt_broker.broadcast_at_most(self._broker, session, topic, data, force_qos)
 
     async def retain(
@@ -83,14 +83,14 @@ class IncomingMessages:
             await self._retain_as_amqtt(source_session, topic_name, data, qos)
 
     def _is_forged(self, topic: str) -> bool:
-        """Return whether a message on a topic of the bridge is not the bridge's."""
+        """Return whether a message on a topic of the bridge comes from somewhere else."""
         if self._publisher.is_own:
             return False
-        if self._forged.count():
+        if self._refusal_warnings.count():
             log.warning("not published on %s: this is published by the bridge alone", loggable(topic))
         return True
 
 
 def retained_messages(broker: Any) -> Iterator[tuple[str, bytes]]:
-    """Return topic and payload of what a broker has retained by now."""
+    """Return topic and payload of each message that a broker retains at present."""
     return ((topic, bytes(message.data)) for topic, message in list(broker.retained_messages.items()))

@@ -1,19 +1,20 @@
 """Room on the spool's disk: a removal needs room too, and must succeed on a full disk. Runs on the broker's loop.
 
-SQLite appends each commit to its log. A checkpoint copies the pages of the log into the database file; only then can
-the log begin again at its start. So two things always need room: the database file for what the log holds, and the log
-for one more removal. The *reserve*, a file beside the spool, holds that room on the disk. `Spool` asks for it before it
-keeps a message (`cover_message`), after a write that found no room (`make_room`), and after each checkpoint.
+SQLite appends each commit to its log. A checkpoint copies the pages of the log into the database file; after that the
+log can be restarted, which means that it begins again at its start. So two things always need room: the database file
+for what the log holds, and the log for one more removal. The *reserve*, a file beside the spool, holds that room.
+`Spool` calls `cover_message` before it keeps a message, `make_room` after a write that found no room, and
+`finish_checkpoint` after each checkpoint.
 
 When the disk has no room for the full reserve, the spool is *tight*:
 
 - The reserve holds only what a removal needs.
-- The database may not grow. So a checkpoint needs no room, and the log can always restart.
-- A new message may take the room of a removed one, once the present log has been restarted. Otherwise the log would
-  grow with each message into the room that a removal needs.
+- The database may not grow. So a checkpoint needs no room, and the log can always be restarted.
+- A new message may take the room of a removed one, but only after the log has been restarted. Otherwise each message
+  would make the log grow into the room that a removal needs.
 
-Once the disk has room, the full reserve is held again. When all messages are removed and other files have taken the
-rest of the disk, the database file shrinks.
+When the disk has room again, the full reserve is held again. If all messages are removed while other files have taken
+the rest of the disk, the database file shrinks.
 """
 
 import contextlib
@@ -33,11 +34,11 @@ log = logging.getLogger(__name__)
 _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
 _SHARE: Final = 16
-_REMOVAL_ROOM: Final = 32 << 10  # that a tight spool keeps, so that another program cannot take the last ones
+_REMOVAL_ROOM: Final = 32 << 10  # for one removal: what the reserve holds while the spool is tight
 _BLOCK: Final = 4096
 _LARGEST_MESSAGE: Final = 16 << 20  # a larger message may not find room in a tight spool
 _SMALL_LOG: Final = 4 << 20  # the largest log that a checkpoint on the loop may copy
-_LARGE_RESERVE: Final = 64  # steps
+_LARGE_RESERVE: Final = 64  # steps; a larger reserve is trimmed after a checkpoint
 _MOST_PAGES: Final = (1 << 30) - 1
 
 
@@ -58,7 +59,7 @@ class Reserve:
         return os.fstat(self._file).st_size
 
     def hold(self, size: int) -> bool:
-        """Hold at least `size` bytes and return True; on a full disk hold no more than before, return False."""
+        """Hold at least `size` bytes and return True. On a full disk return False, and hold what was held before."""
         before = self.size
         if before >= size:
             return True
@@ -66,7 +67,7 @@ class Reserve:
             os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             os.ftruncate(self._file, before)
-            return error.errno not in NO_BLOCKS  # True on a file system that cannot reserve: the spool does without
+            return error.errno not in NO_BLOCKS  # True on a file system that cannot reserve: then there is no reserve
         return True
 
     def trim(self, size: int) -> None:
@@ -75,7 +76,7 @@ class Reserve:
             os.ftruncate(self._file, size)
 
     def close(self) -> None:
-        """Close the file; what is held stays held."""
+        """Close the file; its blocks stay on the disk."""
         os.close(self._file)
 
 
@@ -92,67 +93,69 @@ class DiskSpace:
         disk, limit = os.statvfs(path), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         total = disk.f_blocks * disk.f_frsize
         self._step = min(_MOST_STEP, max(_LEAST_STEP, (total if limit < 0 else min(limit, total)) // _SHARE))
-        self._log_room = self._step  # that the log needs for one message or some removals
-        self._budget = 0.0  # how much may be kept before the size of the reserve is compared again
-        self._has_logged = False  # that the disk is full
+        self._log_room = self._step  # bytes that the log needs for one message or some removals
+        self._covered = 0.0  # bytes of further messages for which the reserve is large enough
+        self._has_logged_full = False
         self._page_limit = _MOST_PAGES if limit < 0 else max(64, limit // self._page_size - 64)
         self._pragma(f"max_page_count = {self._page_limit}")
         if not self._reserve.hold(self._checkpoint_growth() + self._log_room + self._step):
-            self._tighten()
+            self._become_tight()
 
     def cover_message(self, size: int) -> None:
-        """Ensure that a message of this size can reach the database file and be removed again.
+        """Ensure that there is room to write a message of this size, to checkpoint it, and to remove it again.
 
-        Raises `sqlite3.OperationalError` if it would take the room that a checkpoint of the log needs.
+        Raises `sqlite3.OperationalError` if the message would take the room that a checkpoint of the log needs.
         """
         if self.tight and self._checkpoint_growth() and not self._restart_log(_SMALL_LOG):
             raise sqlite3.OperationalError("database or disk is full")
-        self._budget -= size
-        if self._budget >= 0:
+        self._covered -= size
+        if self._covered >= 0:
             return
         self._log_room = max(self._log_room, min(size, _LARGEST_MESSAGE) + self._step)
         if self._reserve.hold(self._checkpoint_growth() + self._log_room + size + self._step):
-            self._budget = self._step
+            self._covered = self._step
         else:
-            self._tighten()
+            self._become_tight()
 
     def make_room(self, size: int = 0) -> bool:
-        """Make room after a write has found none; return whether another try is worth it.
+        """Make room after a write has found none; return whether the write should be tried again.
 
-        `size` is how many bytes the database has to grow, 0 for a removal.
+        `size` is the bytes that the write needs in the database, 0 for a removal.
         """
-        if size > self._page_size * (self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()):
+        free_pages = self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()
+        if size > self._page_size * free_pages:
             return False
         if not self.tight:
-            self._tighten()
+            self._become_tight()
             return True
-        gained = self._restart_log(_SMALL_LOG)
-        if not gained and not size and self._reserve.size:
-            self._reserve.trim(0)  # until the log is restarted
+        if self._restart_log(_SMALL_LOG):
             return True
-        return gained
+        if size or not self._reserve.size:
+            return False
+        self._reserve.trim(0)  # for a removal, until the log is restarted
+        return True
 
-    def note_removal(self) -> None:
-        """Hold again what `make_room` has released, without what the log of the removal has taken."""
+    def restore_reserve(self) -> None:
+        """Hold the room for a removal again, less what the removals before have taken of it for the log."""
         if self.tight:
             self._reserve.hold(_REMOVAL_ROOM - -(-self._log_size() // _BLOCK) * _BLOCK)
 
     def finish_checkpoint(self, *, checkpointed: bool) -> None:
-        """Adapt the reserve to the disk after a checkpoint of the thread; `checkpointed` if it was complete."""
+        """Adapt the reserve to the disk after a checkpoint; `checkpointed` is whether it has copied the whole log."""
         if not checkpointed:
             disk = os.statvfs(self._path)
             if not self.tight and disk.f_bavail * disk.f_frsize < self._checkpoint_growth() + self._step:
-                self._tighten()
+                self._become_tight()
         elif self.tight:
             self._restart_log(math.inf)
             self._shrink()
-            self._loosen()
+            self._end_tight()
         elif self._reserve.size > _LARGE_RESERVE * self._step:
             self._reserve.trim(self._log_room + self._step)
-            self._budget = 0
+            self._covered = 0
 
     def release(self) -> None:
-        """Release the reserve for SQLite's last checkpoint, before the connection is closed."""
+        """Release the reserve: SQLite needs its room for the last checkpoint, when the connection is closed."""
         self._reserve.trim(0)
 
     def hold_for_next_start(self) -> None:
@@ -160,39 +163,39 @@ class DiskSpace:
         self._reserve.hold(self._log_room)
         self._reserve.close()
 
-    def _tighten(self) -> None:
+    def _become_tight(self) -> None:
         """Make the spool tight, unless a restart of the log leaves room for the full reserve."""
-        self.tight, self._budget = True, math.inf
+        self.tight, self._covered = True, math.inf
         self._page_limit = self._pragma("max_page_count")
-        self._pragma(f"max_page_count = {self._pages()}")
+        self._pragma(f"max_page_count = {self._pages()}")  # the database may not grow
         self._reserve.trim(0 if self._log_size() else _REMOVAL_ROOM)
         self._restart_log(_SMALL_LOG)
-        self._loosen()
-        if self.tight and not self._has_logged:
-            self._has_logged = True
+        self._end_tight()
+        if self.tight and not self._has_logged_full:
+            self._has_logged_full = True
             log.error(
                 "the disk of the spool %s is full: what it holds is safe and is sent; a new message is kept only where "
                 "a sent one has left room. Make room on the disk",
                 self._path,
             )
 
-    def _loosen(self) -> None:
-        """Hold the full reserve again, if that leaves room for the log: then the spool is not tight any more."""
-        held = self._checkpoint_growth() + self._log_room + self._step
-        if not self._reserve.hold(held + self._log_room):
+    def _end_tight(self) -> None:
+        """Make the spool tight no longer, if the disk has room for the full reserve and for the log beside it."""
+        full = self._checkpoint_growth() + self._log_room + self._step
+        if not self._reserve.hold(full + self._log_room):
             return
-        self._reserve.trim(held)
+        self._reserve.trim(full)
         self._pragma(f"max_page_count = {self._page_limit}")
-        self.tight, self._budget = False, 0.0
-        if self._has_logged:
-            self._has_logged = False
+        self.tight, self._covered = False, 0.0
+        if self._has_logged_full:
+            self._has_logged_full = False
             log.warning("the disk of the spool %s has room again", self._path)
 
     def _shrink(self) -> None:
         """Shrink the file once all messages are removed, if other files have taken the rest of the disk.
 
-        The little that remains is written again, which fits into the room for a removal. The thread's next checkpoint
-        cuts the file: for a gigabyte that takes longer than the loop may wait.
+        VACUUM writes the little that remains to the log, which fits into the room for a removal. The file is cut by the
+        next checkpoint, which has a thread: for a gigabyte that takes longer than the loop may wait.
         """
         free, disk = self._pragma("freelist_count"), os.statvfs(self._path)
         is_empty = self._page_size * (self._pages() - free) <= _REMOVAL_ROOM // 2
@@ -204,11 +207,11 @@ class DiskSpace:
         self._reserve.trim(0)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("VACUUM")
-        self.note_removal()
+        self.restore_reserve()
         self._pragma(f"max_page_count = {self._pages()}")
 
     def _restart_log(self, most: float) -> bool:
-        """Copy the log into the database and release its room; return False if that gained nothing."""
+        """Copy a log of at most `most` bytes into the database and empty it; return False if that gained nothing."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if 0 < self._log_size() <= most:
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _ROW_FAULT: Final = re.compile(r" value in calls\.\w+$")  # in SQLite's check: the other rows can be read, see `rows`
 _REPAIRS: Final = 4  # tries to open a file: as it is, with the room of the reserve, salvaged, once more
-_FEW: Final = 10  # removals in one commit while the disk is full
+_REMOVALS_ON_FULL_DISK: Final = 10  # in one commit
 # A commit of `flush` takes rows until their costs reach `_MOST_FLUSHED`, so that it blocks for some milliseconds. The
 # cost of a removal is about the bytes of the row, that of a permission eight times as much: SQLite writes the whole row
 # again. A thousand permissions of 200 KB took 0.8 s, four thousand removals 0.4 s.
@@ -78,7 +78,7 @@ class Spool:
         self._forgotten: dict[str, None] = {}  # keys of rows that `flush` removes
         self._permitted: dict[str, None] = {}  # keys of rows in which `flush` notes that the ACL allows them
         self._has_failed = False  # the last `flush`
-        self._lacks_room = False  # a permission found no room: they are written again after a removal or a checkpoint
+        self._lacks_room = False  # for permissions: they are tried again after a removal or a checkpoint
         self.trouble: str | None = None
         """Why the last write failed; None if it did not, or if `finish_checkpoint` found that writing works again."""
         self.refusing: str | None = None
@@ -151,7 +151,7 @@ class Spool:
     def flush(self) -> None:
         """Write what was permitted and forgotten in one commit, or in several small ones on a full disk.
 
-        If all of it would block the loop for too long, a part is written, at least one call; the next `flush` goes on.
+        It writes as much as does not block the loop for too long, but at least one call; the next `flush` goes on.
         """
         if not self._forgotten and not self._permitted:
             return
@@ -182,7 +182,7 @@ class Spool:
             self._is_checkpointed = pages == moved
 
     def finish_checkpoint(self) -> None:
-        """Restart a large log after a checkpoint, adapt the reserve to the disk, see whether a fault is over."""
+        """Restart a large log after a checkpoint, adapt the reserve to the disk, test whether writing works again."""
         self._lacks_room = False
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > self._large_log:
@@ -193,7 +193,7 @@ class Spool:
                 self.trouble = None
 
     def left_over(self) -> Iterator[Kept | Unreadable]:
-        """Yield each call that an earlier run left on disk, the oldest first; before the first `keep` of this run."""
+        """Yield each call that an earlier run left on disk, the oldest first. Call it before the first `keep`."""
         last: int = self._connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
         for number, kept in rows(self._connection, last):
             if isinstance(kept, Kept):
@@ -206,7 +206,7 @@ class Spool:
         return None if number is None else row(self._connection, number)
 
     def close(self) -> None:
-        """Write what is left to write and close the file; blocks until all of it is written, or the disk takes none."""
+        """Write what is left to write and close the file; blocks until all is written, or the disk takes no more."""
         left = -1
         while left != (left := len(self._forgotten) + len(self._permitted)):
             self.flush()
@@ -296,7 +296,7 @@ class Spool:
                 part.append(key)
                 budget -= _ROW_COST + factor * self._large.get(key, 0)
         if (self._disk.tight or self._lacks_room) and not removed:
-            return  # a permission needs as much room as the row; without it the ACL is asked again after a restart
+            return  # no permissions now: each needs as much room as its row. After a kill the ACL is asked again
         try:
             self._write(removed, permitted)
             self._lacks_room = False
@@ -304,13 +304,13 @@ class Spool:
             if not is_lack_of_room(error):
                 raise
             self._disk.make_room()
-            for start in range(0, len(removed), _FEW):
-                self._remove(removed[start : start + _FEW])
+            for start in range(0, len(removed), _REMOVALS_ON_FULL_DISK):
+                self._remove(removed[start : start + _REMOVALS_ON_FULL_DISK])
             self._lacks_room = True
             with contextlib.suppress(sqlite3.OperationalError):
                 self._write([], permitted)
                 self._lacks_room = False
-            self._disk.note_removal()
+            self._disk.restore_reserve()
 
     def _remove(self, removed: list[str]) -> None:
         """Remove rows on a full disk, if need be with the room that the reserve holds."""
