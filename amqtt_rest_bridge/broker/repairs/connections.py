@@ -2,12 +2,14 @@
 
 The life of a connection; names in capitals are steps of amqtt (`Steps`):
 
-1. READ_CONNECT reads the CONNECT: here with a new session and a `ClientHandler`, also if the client has a session.
+1. READ_CONNECT reads the CONNECT. Every CONNECT gets a new session and a `ClientHandler`, even if amqtt already has a
+   session of the client.
 2. SERVE_CLIENT is `serve_client`. It authenticates the client, ends an earlier connection with its client id, and calls
-   amqtt's step. That asks AUTHENTICATE once more (`admit`), attaches the handler, and sends CONNACK.
+   amqtt's step. That calls AUTHENTICATE once more (`admit`), attaches the handler, and sends CONNACK.
 3. The handler reads packets, and acknowledges them. It queues messages and subscriptions.
-4. SERVE_PACKETS is `pass_on`. It does what is queued, in order: DELIVER, SUBSCRIBE_ALL or UNSUBSCRIBE_ALL.
-5. When nothing more is read, `_Connections._end` waits until the queue is empty. END_CONNECTION follows, and the will.
+4. SERVE_PACKETS is `serve_packets`, which handles the queue in order: DELIVER, SUBSCRIBE_ALL or UNSUBSCRIBE_ALL.
+5. When nothing more is read, `_Connections._end` waits until the queue is empty, calls END_CONNECTION, and sends the
+   will if one is due.
 6. At the shutdown END_FORWARDING is `give_up_all`, which drops what is still queued.
 
 The defects:
@@ -18,8 +20,8 @@ The defects:
   is sent all the same. A failed write has the same effect, and logs a stack trace for each PUBACK. A topic plugin that
   fails for one message loses all messages behind it. Mended: the end of a connection is noted once all its packets are
   in the queue, and the connection ends when the queue is empty. A topic plugin that fails loses only that message.
-- *A refused client changes the session of another client.* amqtt first gives a CONNECT the session of its client id,
-  changes the session's will and credentials, ends the earlier connection, and authenticates then. Mended: the client is
+- *A refused client changes the session of another client.* amqtt gives a CONNECT the session of its client id, changes
+  the session's will and credentials, ends the earlier connection, and only then authenticates. Mended: the client is
   authenticated with a new session. Only then is the earlier connection ended, and the old session continued if the
   client asks for it.
 - *A take-over sends the wrong will*, that of the later connection. If the client asks for a new session, amqtt leaves
@@ -61,11 +63,11 @@ log = logging.getLogger(__name__)
 
 _TAKE_OVER_SECONDS: Final = 2.0  # how long a new connection waits for the end of the earlier one of its client id
 _END_SECONDS: Final = 1.0  # how long the end of a connection waits for amqtt's task that serves it
-_QUEUING_ITERATIONS: Final = 2  # of the loop, until the message of a packet is in the queue: two after a PUBREL
+_QUEUING_ITERATIONS: Final = 2  # of the loop, after which the message of a packet is in the queue; a PUBREL needs two
 _YIELDED_ITERATIONS: Final = 2  # of the loop, for other clients and the bridge, after each message of a client
 _QUIET_SECONDS: Final = 1.0  # between two lines about topic plugins that fail
-# An ACL is given up after so many looks in a row at a queue in which nothing was done. A process that was suspended for
-# a minute has looked once in this minute, and gives up nothing.
+# The ACL is given up when so many looks in a row find that nothing was taken from the queue. Looks are counted, not
+# seconds: a process that was suspended for a minute has looked once, and gives up nothing.
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOOKS: Final = 10
 # A connection is busy while so many packets are written within so many seconds. Its packets are gathered, and written
@@ -73,8 +75,8 @@ _MOST_LOOKS: Final = 10
 _BUSY_PACKETS: Final = 8
 _BUSY_SECONDS: Final = 0.01
 _GATHERED_BYTES: Final = 16 << 10
-# The attributes that a session takes from its present connection.
-_OF_THE_CONNECTION: Final = (
+# The attributes of a session that come from its present connection.
+_CONNECTION_ATTRIBUTES: Final = (
     "will_flag", "will_topic", "will_message", "will_qos", "will_retain", "keep_alive", "username", "password",
     "is_anonymous", "remote_address", "remote_port", "ssl_object",
 )  # fmt: skip
@@ -97,7 +99,7 @@ class _Connections:
 
     Args:
         broker: The broker.
-        handlers: Those of its connections, kept up to date here.
+        handlers: The handlers of its connections, which this object adds and removes.
     """
 
     def __init__(self, broker: Any, handlers: set["ClientHandler"]) -> None:
@@ -125,10 +127,10 @@ class _Connections:
         handler.publisher = amqtt_broker.copy_of(session)
         self._handlers.add(handler)
         self._latest[session.client_id] = handler
-        # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
+        # In a task of its own: otherwise each message would resume every coroutine between the loop and amqtt's.
         serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
         try:
-            await asyncio.sleep(0)  # `serving` attaches the handler, which cannot be stopped before
+            await asyncio.sleep(0)  # until `serving` has attached the handler: before that it cannot be stopped
             await asyncio.wait((serving, handler.reading_ended), return_when=asyncio.FIRST_COMPLETED)
             await self._end(session, handler, serving)
         finally:
@@ -163,7 +165,7 @@ class _Connections:
         if client_id is None or client_id not in sessions:
             return newcomer
         session, _ = sessions[client_id]
-        for name in _OF_THE_CONNECTION:
+        for name in _CONNECTION_ATTRIBUTES:
             setattr(session, name, getattr(newcomer, name))
         session.attributes = session.attributes | newcomer.attributes
         session.parent = 1
@@ -187,7 +189,7 @@ class _Connections:
         """End a connection after its messages have been passed on. Without a DISCONNECT its will is sent."""
         await amqtt_broker.stop_handler(self._broker, handler)
         if not self._is_taken_over(session, handler):
-            session.transitions.disconnect()  # first: amqtt then keeps what is published for the client
+            session.transitions.disconnect()  # from now on amqtt keeps what is published for the client
         reason = "its connection failed" if serving.done() else await handler.wait_until_passed()
         if left := handler.messages_left:
             client = loggable(session.client_id or "")
@@ -197,7 +199,7 @@ class _Connections:
             serving.cancel()
             await asyncio.wait((serving,), timeout=_END_SECONDS)
         if not self._is_taken_over(session, handler):
-            session.will_flag = False  # amqtt's step sends no will
+            session.will_flag = False  # so that amqtt's step sends no will: it is sent below
             await self._end_as_amqtt(session, handler, handler.reading_ended)
         publisher, has_disconnected = handler.publisher, isinstance(handler.reading_ended.result(), DisconnectPacket)
         if publisher is not None and publisher.will_flag and not has_disconnected:
@@ -244,10 +246,10 @@ class ClientHandler(BrokerProtocolHandler):
         self._queue: asyncio.Queue[Any] = asyncio.Queue()  # items: messages and subscriptions; None at the end
         self._queued_subscriptions = 0  # how many items are subscriptions; amqtt queues the messages itself
         self._items_done = 0
-        self._in_hand = 0  # 1 while an item is done, else 0
-        self._is_finished = False  # `pass_on` ends
-        self._is_given_up = False  # the messages that are left are dropped
-        self._waiting: asyncio.Future[None] | None = None  # of `wait_until_passed`, for the last item
+        self._items_in_work = 0  # 0 or 1
+        self._is_finished = False  # `pass_on` is to end
+        self._is_given_up = False  # the messages that are left are to be dropped
+        self._all_passed: asyncio.Future[None] | None = None  # what `wait_until_passed` waits for
 
     def attach(self, session: Session, reader: ReaderAdapter, writer: WriterAdapter) -> None:
         """Attach a session to its connection; amqtt queues the session's messages in the queue of this handler."""
@@ -302,7 +304,7 @@ class ClientHandler(BrokerProtocolHandler):
     @property
     def messages_left(self) -> int:
         """Return how many messages have not been passed on."""
-        return self._queue.qsize() + self._in_hand - self._queued_subscriptions
+        return self._queue.qsize() + self._items_in_work - self._queued_subscriptions
 
     async def pass_on(self, broker: Any, failed: LineLimit) -> None:
         """Pass on messages, and subscribe, in the order of the client's packets, until `finish`.
@@ -313,22 +315,22 @@ class ClientHandler(BrokerProtocolHandler):
         """
         deliver = amqtt_broker.present(broker, Steps.DELIVER)
         while not self._is_finished and (item := await self._queue.get()) is not None:
-            self._in_hand = 1
+            self._items_in_work = 1
             if isinstance(item, ApplicationMessage):
                 try:
-                    goes_on = await deliver(self.publisher, self, _Finished(item))
+                    is_allowed = await deliver(self.publisher, self, _Finished(item))
                 except Exception:  # of a topic plugin
-                    goes_on = True
+                    is_allowed = True
                     if count := failed.count():
                         log.exception("%d acknowledged message(s) were not passed on; the last one failed so", count)
                 self.messages_passed += 1
-                if not goes_on:  # a topic that clients may not use; the messages behind this one are passed on, too
+                if not is_allowed:  # a topic that clients may not use; messages behind it are still passed on
                     await self.handle_connection_closed()
             else:
                 step = Steps.SUBSCRIBE_ALL if isinstance(item, Subscription) else Steps.UNSUBSCRIBE_ALL
                 await amqtt_broker.present(broker, step)(self.session, self, _Finished(item))
                 self._queued_subscriptions -= 1
-            self._in_hand = 0
+            self._items_in_work = 0
             self._items_done += 1
             self._queue.task_done()
             for _ in range(_YIELDED_ITERATIONS):
@@ -340,28 +342,30 @@ class ClientHandler(BrokerProtocolHandler):
         self._queue.put_nowait(None)
 
     async def wait_until_passed(self) -> str:
-        """Wait until no message is left, or until they are given up; return the reason for that.
+        """Wait until no message is left, or until the messages are given up; return why they would be given up.
 
-        Messages are given up when the broker ends, or when the ACL answers about nothing for ten seconds.
+        That is when the broker ends, or when the ACL has answered no question for ten seconds.
         """
-        waiting = self._waiting = asyncio.ensure_future(self._queue.join())
+        all_passed = self._all_passed = asyncio.ensure_future(self._queue.join())
         looks, done = _MOST_LOOKS, self._items_done
-        while looks and not (self._is_given_up or waiting.done()):
-            await asyncio.wait((waiting,), timeout=_LOOK_SECONDS)
-            looks, done = _MOST_LOOKS if self._items_done != done else looks - 1, self._items_done
-        waiting.cancel()
+        while looks and not (self._is_given_up or all_passed.done()):
+            await asyncio.wait((all_passed,), timeout=_LOOK_SECONDS)
+            looks -= 1
+            if self._items_done != done:
+                looks, done = _MOST_LOOKS, self._items_done
+        all_passed.cancel()
         seconds = _MOST_LOOKS * _LOOK_SECONDS
         return "the broker ends" if self._is_given_up else f"the ACL has not answered for {seconds:g} s"
 
     def give_up(self) -> None:
         """End `wait_until_passed` although messages are left: the broker ends."""
         self._is_given_up = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._all_passed is not None:
+            self._all_passed.cancel()
 
 
 class _Finished:
-    """What amqtt's steps take in place of a finished task: they only ask for its result."""
+    """What amqtt's steps get in place of a finished task: they only call `result`."""
 
     __slots__ = ("_result",)
 

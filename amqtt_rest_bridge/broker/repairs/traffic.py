@@ -1,15 +1,15 @@
-"""Defects, amqtt 0.12.1, of listeners, of the reading of connections, and of the forwarding of messages.
+"""Repairs of how amqtt 0.12.1 listens, reads connections, and forwards messages to subscribers.
 
 Listeners and TCP connections (`_Streams`):
 
 - A TCP connection without a CONNECT is left open: each port scan costs a descriptor. From Python 3.12.1 on
-  `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
+  `Server.wait_closed` waits for such connections, so that `Broker.shutdown` never returns
   (https://github.com/python/cpython/issues/104344). Mended: a connection is closed when amqtt has finished with it, and
   aborted when the broker ends.
-- A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:
-  https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
+- A listener cannot be bound to an IPv6 address, since amqtt keeps its brackets. Mended: it is bound without them.
+  Upstream: https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
 
-Reading (`Reader`, which gets the bytes of TCP from `Stream`, and those of WebSockets from `_Messages`):
+Reading (`Reader`, which gets the bytes of TCP from `Stream`, and those of WebSockets from `_WebSocketStream`):
 
 - Everything that a client has sent, 128 KiB or more, is read in one iteration of the loop (with Python 3.11 only if the
   client has no keep-alive). Other clients, and SIGTERM, wait for these packets, for seconds on a busy machine. Mended:
@@ -18,18 +18,18 @@ Reading (`Reader`, which gets the bytes of TCP from `Stream`, and those of WebSo
   are unread, and the kernel then resets it. asyncio's stream raises the error before it returns what it holds, and the
   kernel's buffer is closed with the socket (https://github.com/python/cpython/issues/75044). Mended: a reset ends
   `Stream` without an error, and a duplicate of the socket keeps that buffer. With TLS only the stream can be read.
-- A WebSocket that closes in the middle of a packet has amqtt append its last message again and again until the packet
-  has its length: a wrong payload, or a loop that is busy for minutes. amqtt also copies all that has come for each of
-  its reads. Mended: a WebSocket is read by `Reader`, too.
+- When a WebSocket closes in the middle of a packet, amqtt appends the last message again and again until the packet
+  has its length: a wrong payload, or a loop that is busy for minutes. Also, each read of amqtt copies all bytes that
+  have come. Mended: a WebSocket is read by `Reader`, too.
 
 Forwarding to subscribers (`_Forwarding`, `CopiedWhenRead`):
 
 - The broker takes three iterations of the loop, and a task, to forward one message. Each client can queue a message in
   three iterations, too. So with two clients that send without a pause the queue grows, and every other message waits
   behind it. Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most.
-- For each subscriber of a message a delivery, which is a task, is started. Ended deliveries are dropped only from the
-  front of their list. So while one client does not read, amqtt keeps every message that is sent to any client. Mended:
-  ended deliveries are dropped wherever they are in the list.
+- amqtt starts a task, a delivery, for each subscriber of a message, and drops ended deliveries only from the front of
+  their list. So while one client does not read, amqtt keeps every message that is sent to any client. Mended: ended
+  deliveries are dropped wherever they are in the list.
 - amqtt awaits the ACL, and the delivery of retained messages, inside loops over the subscriptions. If a client
   subscribes or leaves meanwhile, the loop fails with "dictionary changed size during iteration": a message does not
   reach its subscribers, or the connection of a new client ends. Mended: a loop goes over a copy, which is used until
@@ -58,36 +58,23 @@ from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
 
-_READS: Final = 64  # calls of `readexactly` between two pauses; about twelve packets, two milliseconds
+_READS_BETWEEN_PAUSES: Final = 64  # calls of `readexactly` between two pauses; about twelve packets, two milliseconds
 _CHUNK: Final = 16 << 10  # bytes that are moved from the stream to the buffer at once
 _FORWARDING_SECONDS: Final = 0.001  # in one iteration of the loop; the next one runs the deliveries
-_QUIET_SECONDS: Final = 1.0
-_KEPT: Final = "_kept_writer"  # the attribute by which a connection's protocol keeps its writer
+_QUIET_SECONDS: Final = 1.0  # between two lines about the same kind of failure
+_WRITER_ATTRIBUTE: Final = "_kept_writer"  # of a connection's protocol
 
 
 def mend(broker: Any) -> None:
     """Replace the steps that listen, serve a connection and forward messages, and the mapping of subscriptions."""
 
     async def serve_websocket(websocket: Any, listener_name: str) -> None:
-        reader: Any = Reader(_Messages(websocket))
+        reader: Any = Reader(_WebSocketStream(websocket))
         await broker.external_connected(StreamReaderAdapter(reader), WebSocketsWriter(websocket), listener_name)
-
-    async def forward_until_shutdown() -> None:
-        forwarding = asyncio.create_task(_Forwarding(broker).run())
-        try:
-            shutdown = amqtt_broker.forwarding_shutdown(broker)
-            await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            log.error("forwarding was cancelled")  # noqa: TRY400  # `serve` ends, and refers to the log for the reason
-            raise
-        finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-        await forward()  # as the shutdown has begun, amqtt's step only cancels the deliveries
 
     _Streams(broker)
     amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_WEBSOCKET, serve_websocket)
-    forward = amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, forward_until_shutdown)
+    _Forwarding(broker)
     amqtt_broker.replace_subscriptions(broker, CopiedWhenRead(broker.subscriptions))
 
 
@@ -96,12 +83,12 @@ class _Streams:
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the connections that are open; see `_KEPT`
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of open connections
         self._listen_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, self.listen)
         self._serve_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, self.serve)
 
     async def listen(self, name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
-        """Make a listener. `wait_closed` of a TCP listener first aborts what is still connected."""
+        """Make a listener. When a TCP listener is closed, connections that are still open are aborted."""
         address = amqtt_broker.bare_address(address)
         if kind is not ListenerType.TCP:
             return await self._listen_as_amqtt(name, kind, address, port, context)
@@ -109,27 +96,27 @@ class _Streams:
         server = await loop.create_server(
             lambda: _Protocol(Stream(loop=loop), serve, loop), address, port, reuse_address=True, ssl=context
         )
-        if isinstance(server, asyncio.Server):  # uvloop's ends without that
+        if isinstance(server, asyncio.Server):  # a server of uvloop does not wait for connections
             wait_closed = server.wait_closed
 
-            async def cut_off() -> None:
+            async def abort_and_wait() -> None:
                 for writer in list(self._writers):
                     writer.transport.abort()
                 await wait_closed()
 
-            server.wait_closed = cut_off  # type: ignore[method-assign]
+            server.wait_closed = abort_and_wait  # type: ignore[method-assign]
         return server
 
     async def serve(self, reader: "Stream", writer: asyncio.StreamWriter, listener_name: str) -> None:
         """Serve a TCP connection, then close it."""
         self._writers.add(writer)
-        # From Python 3.12 on nothing else keeps the writer once it is served, and the connection may still be open.
-        setattr(writer.transport.get_protocol(), _KEPT, writer)
+        # Until the connection is lost its protocol has to hold the writer: from Python 3.12 on nothing else does.
+        setattr(writer.transport.get_protocol(), _WRITER_ATTRIBUTE, writer)
         try:
             await self._serve_as_amqtt(Reader(reader), writer, listener_name)
         except asyncio.CancelledError:
-            # The loop ends, and no CONNECT has come. asyncio of Python 3.11 logs a stack trace for a task that ends
-            # as cancelled here.
+            # The loop ends before a CONNECT has come. asyncio of Python 3.11 would log a stack trace for this task if
+            # it ended as cancelled.
             pass
         except (OSError, RuntimeError) as error:  # RuntimeError: uvloop, when the transport is closed
             if not writer.transport.is_closing():
@@ -141,42 +128,42 @@ class _Streams:
 
 
 class Reader:
-    """Reads a stream through a buffer, and yields to the loop after each `_READS` reads."""
+    """Reads a stream through a buffer, and yields to the loop after each `_READS_BETWEEN_PAUSES` reads."""
 
-    __slots__ = ("_at", "_buffer", "_reader", "_reads")
+    __slots__ = ("_buffer", "_position", "_reader", "_reads")
 
-    def __init__(self, reader: "Stream | _Messages") -> None:
+    def __init__(self, reader: "Stream | _WebSocketStream") -> None:
         self._reader = reader
         self._buffer = b""
-        self._at = 0
+        self._position = 0
         self._reads = 0
 
     async def readexactly(self, size: int) -> bytes:
         """Return `size` bytes; raise `asyncio.IncompleteReadError` at the end. A cancelled call consumes none."""
         self._reads += 1
-        if self._reads == _READS:
+        if self._reads == _READS_BETWEEN_PAUSES:
             self._reads = 0
             await asyncio.sleep(0)
-        while (end := self._at + size) > len(self._buffer):
-            rest = self._buffer[self._at :]
+        while (end := self._position + size) > len(self._buffer):
+            rest = self._buffer[self._position :]
             if size > _CHUNK:
                 chunk = await self._read_large(size - len(rest))
             else:
                 chunk = await self._reader.read(_CHUNK) or self._reader.read_rest(_CHUNK)
             if not chunk:
-                # Nothing stays: amqtt reads on, and would take what is left of a packet that was cut off for packets.
-                self._buffer, self._at = b"", 0
+                # Drop the bytes of the packet that was cut off: amqtt reads on, and would take them for packets.
+                self._buffer, self._position = b"", 0
                 raise asyncio.IncompleteReadError(rest, size)
-            self._buffer, self._at = rest + chunk, 0
-        data = self._buffer[self._at : end]
+            self._buffer, self._position = rest + chunk, 0
+        data = self._buffer[self._position : end]
         if end == len(self._buffer):
-            self._buffer, self._at = b"", 0  # an idle connection keeps nothing
+            self._buffer, self._position = b"", 0  # so that an idle connection has no buffer
         else:
-            self._at = end
+            self._position = end
         return data
 
     async def _read_large(self, size: int) -> bytes:
-        """Read so many bytes; returns none when there are fewer."""
+        """Return `size` bytes, or none if there are fewer."""
         try:
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
@@ -186,11 +173,11 @@ class Reader:
         return bytes(data) if len(data) == size else b""
 
     async def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; all until the end if it is negative."""
+        """Return up to `size` bytes; if `size` is negative, all until the end."""
         if not self._buffer:
             return await self._reader.read(size)
-        end = len(self._buffer) if size < 0 else self._at + size
-        data, self._at = self._buffer[self._at : end], min(end, len(self._buffer))
+        end = len(self._buffer) if size < 0 else self._position + size
+        data, self._position = self._buffer[self._position : end], min(end, len(self._buffer))
         return data + await self._reader.read(-1) if size < 0 else data
 
     def feed_eof(self) -> None:
@@ -199,7 +186,7 @@ class Reader:
 
 
 class Stream(asyncio.StreamReader):
-    """A stream, and the bytes of a reset connection that are still in the kernel's buffer."""
+    """A stream of a TCP connection, with the bytes that are in the kernel's buffer when the connection is reset."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -214,7 +201,7 @@ class Stream(asyncio.StreamReader):
                 self._rest.setblocking(False)
 
     def read_rest(self, size: int) -> bytes:
-        """Return up to `size` bytes from behind the end of the stream, b"" when there are none; never blocks."""
+        """Return up to `size` bytes that the kernel still has after the end of the stream; never blocks."""
         if self._rest is not None:
             with contextlib.suppress(OSError):
                 return self._rest.recv(size)
@@ -248,15 +235,15 @@ class _Protocol(asyncio.StreamReaderProtocol):
         super().connection_lost(None)
 
 
-class _Messages:
-    """What has come in the messages of a WebSocket, as a stream."""
+class _WebSocketStream:
+    """The bytes of a WebSocket's messages as a stream, with the methods of `Stream` that `Reader` calls."""
 
     def __init__(self, websocket: Any) -> None:
         self._websocket = websocket
         self._rest = b""
 
     async def read(self, size: int = -1) -> bytes:  # noqa: ARG002  # a message has come as a whole
-        """Read the next bytes, also more than `size`; returns none at the end."""
+        """Return the next bytes, perhaps more than `size`; none at the end."""
         data, self._rest = self._rest, b""
         while not data:
             try:
@@ -267,7 +254,7 @@ class _Messages:
         return data
 
     async def readexactly(self, size: int) -> bytes:
-        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end."""
+        """Return `size` bytes; raise `asyncio.IncompleteReadError` at the end."""
         data = bytearray()
         while len(data) < size:
             chunk = await self.read()
@@ -278,7 +265,7 @@ class _Messages:
         return bytes(data[:size])
 
     def read_rest(self, _: int) -> bytes:
-        """Return nothing: the kernel may have more bytes behind the end, but they are in frames."""
+        """Return nothing: bytes that the kernel may still have are frames, not the contents of messages."""
         return b""
 
     def feed_eof(self) -> None:
@@ -286,16 +273,32 @@ class _Messages:
 
 
 class _Forwarding:
-    """Forwards the queued messages of a broker to its subscribers."""
+    """Forwards the queued messages of a broker to its subscribers: amqtt's step FORWARD, replaced."""
 
     def __init__(self, broker: Any) -> None:
+        self._broker = broker
         self._forward = amqtt_broker.forward_next(broker)
         self._queued = amqtt_broker.queue_length(broker)
         self._deliveries = amqtt_broker.deliveries(broker)
         self._failed = LineLimit(_QUIET_SECONDS)
         self._undelivered = LineLimit(_QUIET_SECONDS)
+        self._forward_as_amqtt = amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, self.forward_until_shutdown)
 
-    async def run(self) -> None:
+    async def forward_until_shutdown(self) -> None:
+        """Forward messages until the broker's shutdown begins, then cancel the deliveries."""
+        forwarding = asyncio.create_task(self._forward_all())
+        try:
+            shutdown = amqtt_broker.forwarding_shutdown(self._broker)
+            await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            log.error("forwarding was cancelled")  # noqa: TRY400  # `serve` ends, and refers to the log for the reason
+            raise
+        finally:
+            forwarding.cancel()
+            await asyncio.gather(forwarding, return_exceptions=True)
+        await self._forward_as_amqtt()  # as the shutdown has begun, amqtt's step only cancels the deliveries
+
+    async def _forward_all(self) -> None:
         """Forward messages until cancelled."""
         while True:
             await self._forward_next()
@@ -307,8 +310,8 @@ class _Forwarding:
     async def _forward_next(self) -> None:
         """Wait for a message, start a delivery to each of its subscribers, and drop deliveries that have ended.
 
-        Deliveries at the front of the list are looked at: those that have ended are dropped, others move to the end.
-        With two looks for each new delivery, at most half of the deliveries in the list have ended.
+        For each new delivery, two deliveries at the front of the list are examined: one that has ended is dropped,
+        another one moves to the end. So at most half of the list has ended.
         """
         deliveries = self._deliveries
         before = len(deliveries)
@@ -333,8 +336,8 @@ class _Forwarding:
 class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
     """Subscribers by filter; a loop over them sees those that there were when it began.
 
-    amqtt calls `items` for each message, so the copy is kept for the next one. amqtt changes the list of a filter right
-    after it has looked it up, so each look-up drops the copy.
+    amqtt loops over `items` for each message, so one copy serves until the subscriptions change. Each look-up drops the
+    copy too, since amqtt changes the list of a filter right after it has looked it up.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -343,22 +346,26 @@ class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
     def items(self) -> Any:
         """Return each filter and its subscribers."""
         copy = [(topic_filter, subscribers[:]) for topic_filter, subscribers in super().items()]
-        self.items = copy.__iter__  # type: ignore[method-assign]  # in place of this method, until `vars(self).clear()`
+        # The attribute hides this method, so that further calls return the copy at once, until `_drop_copy` removes it.
+        self.items = copy.__iter__  # type: ignore[method-assign]
         return iter(copy)
 
-    def __getitem__(self, topic_filter: str) -> list[tuple[Session, int]]:
+    def _drop_copy(self) -> None:
         vars(self).clear()
+
+    def __getitem__(self, topic_filter: str) -> list[tuple[Session, int]]:
+        self._drop_copy()
         return super().__getitem__(topic_filter)
 
     def __setitem__(self, topic_filter: str, subscribers: list[tuple[Session, int]]) -> None:
-        vars(self).clear()
+        self._drop_copy()
         super().__setitem__(topic_filter, subscribers)
 
     def __delitem__(self, topic_filter: str) -> None:
-        vars(self).clear()
+        self._drop_copy()
         super().__delitem__(topic_filter)
 
     def clear(self) -> None:
         """Remove all: the broker starts again."""
-        vars(self).clear()
+        self._drop_copy()
         super().clear()
