@@ -21,7 +21,7 @@ from template_api import query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.query import Asked
+from template_api.query import ApiRequest
 from template_api.records import Page, Summary
 from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import snippet
@@ -92,7 +92,7 @@ def create_app(
             members: dict[str, object] = {"code": error.code, "message": error.message, "hint": error.hint}
             is_posted = req.method == "POST" and req.path == query.SEARCH_PATH
             document = {"error": error.message, **members} if is_posted else {"error": members}
-            # A path may hold what UTF-8 cannot carry, so nothing but ASCII is written here.
+            # ASCII only: the message may quote a path that cannot be written as UTF-8.
             resp.data = json.dumps(document, separators=(",", ":")).encode()
         resp.set_headers(error.headers)
 
@@ -102,7 +102,7 @@ def create_app(
 
 
 def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
-    """Return the error response to an exception; log what is a fault of ours."""
+    """Return the error response for an exception; log the exception if it is a fault of this program or database."""
     match exc:
         case ApiError():
             return exc
@@ -116,8 +116,8 @@ def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
             return ApiError(ErrorCode.INVALID_REQUEST)
         case IndexNotReadyError():
             return ApiError(ErrorCode.SEARCH_NOT_READY, headers={"Retry-After": "1"})
-    fault = None if isinstance(exc, DatabaseUnavailableError) else exc  # whose message says all
-    # A line break in a decoded path would begin a line of its own.
+    fault = None if isinstance(exc, DatabaseUnavailableError) else exc  # a database error needs no stack trace
+    # The path is quoted, since a line break in it would begin another line of the log.
     log.error("request %s: %s %s: %s", request_id(req), req.method, quote(req.path), exc, exc_info=fault)
     return ApiError(_FAILURES.get(req.uri_template, ErrorCode.INTERNAL_ERROR))
 
@@ -150,32 +150,32 @@ class Answers:
 
         return self._cache.reply(req.path, body, make)
 
-    def _found(self, asked: Asked, path: str, *, kept: bool = True) -> Reply:
-        """Return the templates that a request asks for, as the list or the search results that a GET of `path` answers.
+    def _found(self, request: ApiRequest, path: str, *, kept: bool = True) -> Reply:
+        """Return the templates that a request asks for, in the form that GET of `path` has.
 
-        Headers name how many there are in all, the words that were changed, and the address of the next ones.
-        After POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
+        Headers have the total, the corrected words, and a link to the next page, which is always a GET. GET /api/search
+        refuses a blank query, so a POST with one gets no link.
         """
-        wanted = asked.wanted
-        page = self._library.find(wanted)
-        headers = query.result_headers(asked.ignored, page.corrected) | {"X-Total-Count": str(page.total)}
-        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
-        if following and (path == query.LIST_PATH or wanted.text):
-            target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, asked)}"
+        template_query = request.query
+        page = self._library.find(template_query)
+        headers = query.result_headers(request.ignored, page.corrected) | {"X-Total-Count": str(page.total)}
+        following = page.place and replace(template_query, offset=page.place.shown, place=page.place)
+        if following and (path == query.LIST_PATH or template_query.text):
+            target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, request)}"
             if len(target) <= query.HEADER_LENGTH:
                 headers["Link"] = f'<{target}>; rel="next"'
-        document: dict[str, Any] = {"results": self._results(page, asked, path)}
-        if asked.meta:
+        document: dict[str, Any] = {"results": self._results(page, request, path)}
+        if request.meta:
             document["meta"] = {
                 "total": page.total,
                 "corrected": [{"from": word.typed, "to": word.found} for word in page.corrected],
                 "ignored": page.ignored,
-                "facets": self._library.facets(wanted),
+                "facets": self._library.facets(template_query),
                 **({"next_cursor": query.cursor_text(following)} if following else {}),
             }
-        return Reply(msgspec.json.encode(document), headers, kept=kept, searched=wanted.text, total=page.total)
+        return Reply(msgspec.json.encode(document), headers, kept=kept, searched=template_query.text, total=page.total)
 
-    def _results(self, page: Page[Summary], asked: Asked, path: str) -> list[dict[str, Any]]:
+    def _results(self, page: Page[Summary], request: ApiRequest, path: str) -> list[dict[str, Any]]:
         results = []
         for each in page.found:
             result = _members(each.template, self._base_url)
@@ -187,20 +187,21 @@ class Answers:
                     else {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
                     for word in each.matched
                 ]  # fmt: skip
-            if asked.highlight:
+            if request.highlight:
                 result["snippet"] = snippet(each)
-            if asked.fields is not None:
-                chosen = {*asked.fields, "snippet"}  # which is there only where it was asked for
+            if request.fields is not None:
+                chosen = {*request.fields, "snippet"}  # present only if `highlight` was asked for
                 result = {name: value for name, value in result.items() if name in chosen}
             results.append(result)
         return results
 
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
-        asked = query.search_query(req.path, req.query_string)
-        found, corrected = self._library.suggest(asked.wanted.text)
+        request = query.search_query(req.path, req.query_string)
+        found, corrected = self._library.suggest(request.query.text)
         suggestions = [{"text": each.title, "slug": each.slug or each.id} for each in found]
-        return Reply(msgspec.json.encode({"suggestions": suggestions}), query.result_headers(asked.ignored, corrected))
+        headers = query.result_headers(request.ignored, corrected)
+        return Reply(msgspec.json.encode({"suggestions": suggestions}), headers)
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
@@ -214,7 +215,7 @@ class Answers:
             message = f'No published template has the id or slug "{id_or_slug[:_SHOWN_LENGTH]}"'
             raise ApiError(ErrorCode.TEMPLATE_NOT_FOUND, message)
         members = _members(template.summary, self._base_url)
-        # The specification's table of the template names every member but this one of the summary's.
+        # In the specification a single template has all members of a summary except this one.
         del members["broker_version"]
         members["content"] = template.summary.content
         members["notebooks"] = [
@@ -232,7 +233,7 @@ class Answers:
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:
-    """Return a result of a list: without the markdown body."""
+    """Return the members of a template in a list: all of its summary but the Markdown text."""
     members = {name: getattr(summary, name) for name in _SUMMARY}
     members["url"] = summary.url or f"{base_url}/templates/{summary.slug or summary.id}"
     if summary.difficulty is None:
@@ -241,7 +242,7 @@ def _members(summary: Summary, base_url: str) -> dict[str, Any]:
 
 
 class RequestMiddleware:
-    """Name the id of each request in its response, and write one line of JSON for it where there is a logger.
+    """Adds the id of each request to its response, and logs one line of JSON for it if there is a logger.
 
     The line holds time, request_id, client, method, path, query, status, bytes and milliseconds, never a body.
     """
@@ -254,11 +255,11 @@ class RequestMiddleware:
         req.context.began = time.perf_counter()
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        """Name the id that the log names too, and write the line."""
+        """Set the header with the request's id, and write the line."""
         resp.set_header(REQUEST_ID, request_id(req))
         if self._logger is None:
             return
-        now = time.perf_counter()  # Falcon refuses some requests before they are begun
+        now = time.perf_counter()  # some requests have no `began`: Falcon refuses them earlier
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "request_id": request_id(req),
@@ -274,7 +275,7 @@ class RequestMiddleware:
 
 
 def request_id(req: falcon.Request) -> str:
-    """Return the id of a request: the caller's own when it sent a plain one, else a fresh one."""
+    """Return the id of a request: the one that the caller sent, if it is valid, else a new one."""
     if not hasattr(req.context, "id"):
         sent = req.get_header(REQUEST_ID)
         req.context.id = sent if sent and _VALID_ID.fullmatch(sent) else str(uuid.uuid4())

@@ -1,8 +1,8 @@
 """Reads what a request asks for from its query string or JSON body, by the schemas of `openapi.json`. Pure.
 
-What breaks its schema raises `ApiError`; in each schema `x-allowed` is what messages say that a value must be. A cursor
-is the place where a page ended, with a checksum of its search, so that another search refuses it. Query strings are as
-WSGI hands them over (bytes as Latin-1).
+A value that its schema refuses raises `ApiError`, whose message has the schema's `x-allowed`: what the value must be. A
+cursor has the place where a page ended, and a checksum of its search, so that another search refuses it. Query strings
+are as WSGI passes them: bytes as Latin-1.
 """
 
 import json
@@ -26,9 +26,9 @@ from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery, Word
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
 _ID_LISTS: Final = ("tag_ids", "route_ids", "broker_version_ids")
-_MOST_OFFSET: Final = 10_000  # a link beyond has its cursor only
+_MOST_OFFSET: Final = 10_000  # beyond it a link has a cursor, but no offset
 _CHECKSUM_BYTES: Final = 6
-_MOST_SHOWN: Final = 10**9  # before the place of a cursor: more were forged
+_MOST_SHOWN: Final = 10**9  # templates before the place of a cursor; a cursor with more is forged
 _MOST_LISTED: Final = 20  # in a header
 _LONGEST_NAME: Final = 60
 HEADER_LENGTH: Final = 4096  # a longer header would not pass every proxy
@@ -42,27 +42,27 @@ _YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999, in microseconds since 1970."""
 
 
-class Asked(NamedTuple):
-    """What a request asks for: `wanted` templates, `ignored` names that have no meaning here, and what is shown.
+class ApiRequest(NamedTuple):
+    """What a request asks for: templates, and how they are shown. `ignored` are parameters without a meaning here.
 
-    That is `meta` beside the results, a snippet in each (`highlight`), and only some members of each (`fields`).
+    `meta` shows totals and facets beside the results, `highlight` a snippet in each, `fields` only these members.
     """
 
-    wanted: TemplateQuery
+    query: TemplateQuery
     ignored: Sequence[str] = ()
     meta: bool = False
     highlight: bool = False
     fields: frozenset[str] | None = None
 
 
-def search_query(path: str, query_string: str) -> Asked:
-    """Read the query string of a GET that takes a text; the library's page takes what the list does."""
+def search_query(path: str, query_string: str) -> ApiRequest:
+    """Read the query string of a GET that takes a text; the library's page has the parameters of the list."""
     given, ignored = _parameters(LIST_PATH if path == "/" else path, query_string)
     if path == LIST_PATH and not given.get("q", "").strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
         ignored = (*ignored, *(name for name in _ID_LISTS if given.get(name)))
         given |= dict.fromkeys(_ID_LISTS)
-    return _asked(given.get("q", ""), given, given, ignored)
+    return _request(given.get("q", ""), given, given, ignored)
 
 
 def unknown_names(query_string: str) -> tuple[str, ...]:
@@ -70,28 +70,28 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
     return tuple(filter(None, _pairs(query_string)))
 
 
-def query_string(wanted: TemplateQuery, shown: Asked | None = None) -> str:
-    """Return the query string of GET that asks for these templates, shown as another request asks for."""
-    since = "" if wanted.updated_since is None else (_EPOCH + wanted.updated_since * _MICROSECOND).isoformat()
+def query_string(query: TemplateQuery, request: ApiRequest | None = None) -> str:
+    """Return the query string of GET for these templates, shown as `request` asks."""
+    since = "" if query.updated_since is None else (_EPOCH + query.updated_since * _MICROSECOND).isoformat()
     given = {
-        "q": wanted.text,
-        "limit": wanted.limit if wanted.limit != DEFAULT_LIMIT else None,
-        "offset": wanted.offset if wanted.offset <= _MOST_OFFSET else 0,
-        "category_id": wanted.category_id,
-        "difficulty": wanted.difficulty,
-        **{name: ",".join(sorted(getattr(wanted, name))) for name in _ID_LISTS},
-        "exact": wanted.exact,
-        "sort": wanted.sort if wanted.sort is not Sort.RELEVANCE else None,
+        "q": query.text,
+        "limit": query.limit if query.limit != DEFAULT_LIMIT else None,
+        "offset": query.offset if query.offset <= _MOST_OFFSET else 0,
+        "category_id": query.category_id,
+        "difficulty": query.difficulty,
+        **{name: ",".join(sorted(getattr(query, name))) for name in _ID_LISTS},
+        "exact": query.exact,
+        "sort": query.sort if query.sort is not Sort.RELEVANCE else None,
         "updated_since": since.replace("+00:00", "Z"),
-        "meta": shown and shown.meta,
-        "highlight": shown and shown.highlight,
-        "fields": shown and ",".join(sorted(shown.fields or ())),
-        "cursor": wanted.place and cursor_text(wanted),
+        "meta": request and request.meta,
+        "highlight": request and request.highlight,
+        "fields": request and ",".join(sorted(request.fields or ())),
+        "cursor": query.place and cursor_text(query),
     }
     return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
 
 
-def body_query(body: bytes) -> Asked:
+def body_query(body: bytes) -> ApiRequest:
     """Read the body of POST /api/search."""
     try:
         document = msgspec.json.decode(body)
@@ -106,13 +106,13 @@ def body_query(body: bytes) -> Asked:
         document["fields"] = _items(document["fields"])
     _check("post", SEARCH_PATH, document)
     ignored = tuple(name for name in document if name not in _schema("post", SEARCH_PATH)["properties"])
-    return _asked(document["query"], document, filters or {}, ignored)
+    return _request(document["query"], document, filters or {}, ignored)
 
 
 def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> dict[str, str]:
-    """Return the headers that name parameters without effect, and changed words, where there are any.
+    """Return the headers that name ignored parameters and corrected words, each only if there are any.
 
-    A header lists twenty and has 4,096 characters at most.
+    A header lists at most twenty, in at most 4,096 characters.
     """
     names = dict.fromkeys(quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in ignored)
     changed = [f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected]
@@ -126,23 +126,23 @@ def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> di
     return headers
 
 
-def cursor_text(wanted: TemplateQuery) -> str:
-    """Return the cursor that leads to the place of a query, in the search that it belongs to."""
-    place = wanted.place
+def cursor_text(query: TemplateQuery) -> str:
+    """Return the cursor for the place of a query: the base64 of a checksum and the place."""
+    place = query.place
     assert place is not None  # noqa: S101  # of a page that is not the last one
     packed = " ".join([str(place.shown), *place.keys]).encode()
-    search = query_string(replace(wanted, limit=DEFAULT_LIMIT, offset=0, place=None)).encode()
+    search = query_string(replace(query, limit=DEFAULT_LIMIT, offset=0, place=None)).encode()
     checksum = blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
     return urlsafe_b64encode(checksum + packed).rstrip(b"=").decode()
 
 
-def _place(wanted: TemplateQuery, cursor: str) -> Place:
-    """Return the place that a cursor leads to; a cursor of ours is the only text that decodes to what it encodes."""
+def _place(query: TemplateQuery, cursor: str) -> Place:
+    """Return the place in a cursor, which must be equal to the cursor that this API makes for the place."""
     try:
         packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
         shown, *keys = packed.split(" ")
         place = Place(int(shown), tuple(keys))
-        if place.shown <= _MOST_SHOWN and packed.isprintable() and cursor_text(replace(wanted, place=place)) == cursor:
+        if place.shown <= _MOST_SHOWN and packed.isprintable() and cursor_text(replace(query, place=place)) == cursor:
             return place
     except ValueError:
         pass
@@ -153,10 +153,10 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
     )
 
 
-def _asked(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ignored: tuple[str, ...]) -> Asked:
-    """Return what a request asks for; null is as good as left out, and so is a blank category."""
+def _request(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ignored: tuple[str, ...]) -> ApiRequest:
+    """Return what a request asks for. Null means the default, and a blank category means none."""
     since, fields = options.get("updated_since"), options.get("fields")
-    wanted = TemplateQuery(
+    query = TemplateQuery(
         text=text.strip(_BLANKS),
         limit=int(options.get("limit") or DEFAULT_LIMIT),
         offset=int(options.get("offset") or 0),
@@ -170,9 +170,9 @@ def _asked(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ig
         updated_since=since and min(max((_moment(since) - _EPOCH) // _MICROSECOND, _YEARS[0]), _YEARS[1]),
     )
     if options.get("cursor"):
-        wanted = replace(wanted, place=_place(wanted, options["cursor"]))
+        query = replace(query, place=_place(query, options["cursor"]))
     chosen = None if fields is None else frozenset(_items(fields))
-    return Asked(wanted, ignored, bool(options.get("meta")), bool(options.get("highlight")), chosen)
+    return ApiRequest(query, ignored, bool(options.get("meta")), bool(options.get("highlight")), chosen)
 
 
 def _ids(given: str | Sequence[str] | None) -> frozenset[str]:
@@ -180,24 +180,24 @@ def _ids(given: str | Sequence[str] | None) -> frozenset[str]:
 
 
 def _items(given: str | Sequence[str]) -> list[str]:
-    """Return the items of a list, or of a text in which commas separate them, without blank ones."""
+    """Return the items of a list, or of a text with commas between them, without blank items."""
     items = given.split(",") if isinstance(given, str) else given
     return [item.strip() for item in items if item.strip()]
 
 
 def _parameters(path: str, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the known parameters, and the names of the others; of a repeated one the last counts."""
+    """Return the known parameters, and the names of the others. If one is repeated, the last value counts."""
     pairs, given = _pairs(query_string), dict[str, Any]()
     known = _schema("get", path)["properties"]
     for name in [name for name in known if name in pairs]:
         given[name] = text = pairs[name]
         try:
-            text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
+            text.encode()  # fails for a lone surrogate, which `_pairs` makes of a byte that is not UTF-8
         except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
             raise ApiError(ErrorCode.INVALID_PARAMETER, f"{name} is not valid UTF-8", hint=hint) from None
         kind = known[name].get("type")
-        # "Plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
+        # ASCII digits alone: int() would also take a sign, spaces and underscores.
         if kind == "integer" and text.isascii() and text.isdigit():
             given[name] = int(text[:9])
         elif kind == "boolean":
@@ -207,12 +207,12 @@ def _parameters(path: str, query_string: str) -> tuple[dict[str, Any], tuple[str
 
 
 def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
-    """Raise an error for the first member that breaks its schema; it names the member and what is allowed."""
+    """Raise `ApiError` for the first member that its schema refuses; the message says what is allowed."""
     fault = next(_validator(method, path).iter_errors(given), None)
     if fault is None:
         return
     code = ErrorCode.INVALID_BODY if method == "post" else ErrorCode.INVALID_PARAMETER
-    while fault.context:  # what is null or something else: the something is meant
+    while fault.context:  # the schema is "null or X": report what X refuses
         fault = fault.context[0]
     wrong, members = fault.instance, fault.schema.get("properties", {})
     if fault.validator == "required":
@@ -220,7 +220,7 @@ def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
         raise ApiError(code, f"{name} is required", hint=f"Add the search text as {name}.")
     if fault.validator == "additionalProperties":
         name = next(each for each in wrong if each not in members)
-        message = f"there is no filter {_shown(name)}{did_you_mean(name[:_LONGEST_NAME].lower(), members) or ''}"
+        message = f"there is no filter {_quoted(name)}{did_you_mean(name[:_LONGEST_NAME].lower(), members) or ''}"
         raise ApiError(ErrorCode.INVALID_PARAMETER, message, hint=f"Filters are {', '.join(members)}.")
     where = [part for part in fault.absolute_path if isinstance(part, str)]
     rule = _schema(method, path)
@@ -231,7 +231,7 @@ def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
     ending = ""
     if isinstance(wrong, str):
         wrong = next((each for each in _items(wrong) if words and each not in words), wrong)
-        ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), words) or ''}"
+        ending = f", not {_quoted(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), words) or ''}"
     elif isinstance(wrong, int | float):
         ending = f", not {json.dumps(wrong)}"
     raise ApiError(code, f"{'.'.join(where)} must be {allowed}{ending}")
@@ -242,26 +242,26 @@ def _pairs(query_string: str) -> dict[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
-def _shown(value: str) -> str:
-    """Return a value as messages show it: quoted, escaped, of at most 60 characters."""
+def _quoted(value: str) -> str:
+    """Return a value for a message: quoted, escaped, at most 60 characters."""
     return json.dumps(value if len(value) <= _LONGEST_NAME else value[:_LONGEST_NAME] + "…")
 
 
 def _moment(text: str) -> datetime:
-    """Return a time; a blank before its zone is a plus sign, which a query string has to encode."""
+    """Return a time. A blank before its zone is the `+` of a query string that did not encode it."""
     moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @cache
 def description() -> dict[str, Any]:
-    """Return the description of the API that is packaged; callers must not change it."""
+    """Return the OpenAPI description of the API; callers must not change it."""
     text = resources.files(__package__).joinpath("openapi.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, Any])
 
 
 def resolved(value: Any) -> Any:
-    """Return a part of the description with what its references lead to in their place."""
+    """Return a part of the description, with each reference replaced by what it refers to."""
     if isinstance(value, list):
         return [resolved(each) for each in value]
     if not isinstance(value, dict):

@@ -107,7 +107,7 @@ def import_templates(
 
 @contextmanager
 def _import_lock(engine: Engine) -> Iterator[None]:
-    """Hold the lock of imports into a library until the block, or this process, ends; wait while another one has it."""
+    """Hold the lock of imports into a library until the block, or this process, ends; wait for another import."""
     with ExitStack() as stack:
         locks = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
         try_lock = locks(engine, stack)
@@ -119,7 +119,7 @@ def _import_lock(engine: Engine) -> Iterator[None]:
 
 
 def _sqlite_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
-    """Return what tries to lock an empty database beside the library: that is unlocked between two templates."""
+    """Return what tries to lock an empty database beside the library, whose own lock ends with each commit."""
     file = f"{engine.url.database}-import"
     beside = stack.enter_context(closing(sqlite3.connect(file, timeout=0, isolation_level=None)))
 
@@ -136,7 +136,7 @@ def _sqlite_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
 
 
 def _postgresql_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
-    """Return what tries to get an advisory lock, which its connection holds until it is closed."""
+    """Return a function that tries to get an advisory lock; its connection holds the lock until it is closed."""
     connection = stack.enter_context(engine.connect()).execution_options(isolation_level="AUTOCOMMIT")
     stack.callback(connection.invalidate)  # a connection that returned to the pool would keep the lock
     return lambda: bool(connection.execute(select(func.pg_try_advisory_lock(_LOCK_KEY))).scalar())
@@ -169,9 +169,9 @@ class _Import:
         self._observe(reading)
 
     def store_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
-        """Replace the library's list of synonyms by those of the paths, without the entries that are wrong.
+        """Replace the library's list of synonyms by the lists of the paths, without the entries that are wrong.
 
-        If no path has a list, the library's stays, unless `prune` is set. If no entry is right, it stays too.
+        The library's list stays if no path has a list and `prune` is not set, or if all entries are wrong.
         """
         found = read_synonyms(paths)
         if found is None and not prune:

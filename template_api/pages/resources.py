@@ -92,7 +92,7 @@ class Pages:
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""
-        wanted = replace(query.search_query("/", req.query_string).wanted, limit=DEFAULT_LIMIT)
+        wanted = replace(query.search_query("/", req.query_string).query, limit=DEFAULT_LIMIT)
         page = self._library.find(wanted)
         try:
             known, counts = self._library.facets(), self._library.facet_counts(wanted)

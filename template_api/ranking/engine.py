@@ -23,16 +23,16 @@ from template_api.records import Found, Page, Place, Sort, Word
 Filters = Sequence[Collection[str]]
 """A template passes if it has at least one facet of each filter."""
 
-_K1: Final = 1.2  # of BM25, as tantivy has it: a word that comes again and again counts up to 1 + _K1 times
-# The best templates are ordered again, by their titles too. A title that is like the query raises the score by up to
-# _TITLE_BONUS (`title_likeness`). A title whose words the query has raises it by up to _TITLE_COVERED_BONUS; rare words
-# count more. That bonus gained up to 0.008 nDCG on three test collections.
+_K1: Final = 1.2  # of BM25 in tantivy: a word that a template repeats counts at most 1 + _K1 times
+# The best templates are ordered again, with their titles. A title that is like the query raises the score by up to
+# _TITLE_BONUS (`title_likeness`). A title whose words are in the query raises it by up to _TITLE_COVERED_BONUS; rare
+# words count more. The second bonus gained up to 0.008 nDCG on three test collections.
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
 _LEAST_SCORE: Final = 1e-6  # of a template that was found, however few words of a long query it has
 _LEAST_SHARE: Final = 0.1  # of the best score; a template with less has only words that hardly count
-_TERMS_AT_ONCE: Final = 20  # that one query can tell apart: a bit of the score each, and a score is exact up to 24 bits
+_TERMS_AT_ONCE: Final = 20  # in one query of `_terms_of`: one bit of the score for each, and a score has 24 exact bits
 _COMPLETED_WORDS: Final = 200  # words of titles that an unfinished word may become
 # tantivy collects documents in so much memory before it writes a part of the index. Its least, 15 MB, holds only 170
 # templates of 300 words, so that there are more parts to merge.
@@ -41,7 +41,7 @@ _LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class _Indexed(NamedTuple):
-    """A template of the index, by what orders it: its title as folded words, their stems, when it was published."""
+    """What a template is ordered by: its title as folded words, their stems, when it was published, its key."""
 
     key: str
     title: str
@@ -103,7 +103,7 @@ class Ranking:
         found = self._found(self._query(text, query_words, filters, since), query_words)
         order = Sort.NEWEST if finds_all and sort is Sort.RELEVANCE else sort
         start = place or Place(offset)
-        # A template that was shown last may be anywhere now: it is looked for among all.
+        # The templates that `place` names may be anywhere in the order now, so all are ordered.
         count = len(found) if start.keys else max(start.shown + limit + 1, _REORDERED)
         ordered = self._ordered(found, query_words, order, count)
         ends = {each.template.key: number for number, each in enumerate(ordered, 1)}
@@ -155,16 +155,16 @@ class Ranking:
         return filtered(joined(map(self._clause, query_words)) if text else Query.all_query(), filters, since)
 
     def _clause(self, query_word: QueryWord) -> Query:
-        """Return the query for a word: its score is that of the best option, times how often the text has the word."""
+        """Return the query for a word: it scores as its best option, times how often the text has the word."""
         options = []
         for option in query_word.options:
-            weight = query_word.count * option.weight / len(option.terms)  # takes the place of the term's idf in BM25
+            weight = query_word.count * option.weight / len(option.terms)  # in BM25, in place of the term's idf
             terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
             options.append(terms[0] if len(terms) == 1 else joined(terms, Occur.Must))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
     def _found(self, query: Query, query_words: Sequence[QueryWord]) -> list[_ScoredAddress]:
-        """Return what a query finds, best first, but not the templates that only have words that hardly count."""
+        """Return what a query finds, best first, without the templates that have only words that hardly count."""
         found: list[_ScoredAddress] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
         if not found or not query_words:
             return found
@@ -224,8 +224,8 @@ class Ranking:
     def _terms_of(self, rows: Sequence[int], terms: Sequence[str]) -> dict[int, set[str]]:
         """Return which of some terms each template has, by its row.
 
-        tantivy says no more of a template than its score. So each term adds a power of two of its own to the score: one
-        bit of the score for each term.
+        tantivy returns nothing about a template but its score. So the query for each term adds another power of two to
+        the score: each term has a bit of the score.
         """
         found: dict[int, set[str]] = {row: set() for row in rows}
         for start in range(0, len(terms) if rows else 0, _TERMS_AT_ONCE):
@@ -252,8 +252,8 @@ class SearchIndex:
     def __init__(self) -> None:
         self._index = Index(schema())
         self._index.config_reader("manual")
-        self._writer: IndexWriter | None = None  # from the first change to its commit, since it holds 25 MB
-        self._new_words = set(STOP_WORDS)  # since the last commit
+        self._writer: IndexWriter | None = None  # only from the first change to its commit, since it holds 25 MB
+        self._new_words = set(STOP_WORDS)  # of documents that were put since the last commit
         self._templates: dict[int, _Indexed] = {}
         self._rows: dict[str, int] = {}
         self._next_row = 0
@@ -293,7 +293,7 @@ class SearchIndex:
         vocabulary = Vocabulary(searcher, Words(self._new_words, self.ranking.vocabulary.spelling))
         self.ranking = Ranking(searcher, vocabulary, self._templates.copy(), NO_SYNONYMS)
         self._new_words = set()
-        if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # else glibc keeps 90 MB after 10,000 templates
+        if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # otherwise glibc holds 90 MB after 10,000 templates
             _LIBC.malloc_trim(0)
 
     def _writing(self) -> IndexWriter:

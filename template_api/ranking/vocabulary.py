@@ -1,7 +1,7 @@
-"""What words of a query are compared with: the words of the library, and a list of synonyms.
+"""What the words of a query are compared with: the words of the library, and a list of synonyms.
 
-Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. The index counts the
-templates of a term; only the words that misspellings are compared with are in memory.
+Immutable; any thread may use it. A *word* is a folded word as it occurs in a text, its *term* is the stem. How many
+templates have a term is read from the index; the words themselves are in memory, to be compared with misspellings.
 """
 
 from collections import defaultdict
@@ -19,33 +19,32 @@ from template_api.records import SynonymRule
 Phrase = tuple[str, ...]
 """Folded words, one or several."""
 
-_CANDIDATES: Final = 3
-_COMPLETIONS: Final = 10
+_MOST_CORRECTIONS: Final = 3
+_MOST_COMPLETIONS: Final = 10
 _FORMS: Final = 5  # words compared for each completion: several are forms of one word
 SHORTEST_PART: Final = 3
-# A word of the library is doubted, as perhaps misspelt there, if it has at least so many letters and a near word is in
-# so many times as many templates.
+# A word of the library is doubted, since it may be misspelt there, if it has at least 5 letters and a near word is in
+# at least 5 times as many templates.
 SHORTEST_DOUBTED: Final = 5
 _MUCH_COMMONER: Final = 5
-_RARE: Final = 2
+_RARE: Final = 2  # templates that a rare word is in at most, and one more for each thousand
 _RARE_ONE_IN: Final = 1000
 
-# How many edits a word of at least so many letters may be from what was meant.
-_EDITS: Final = ((8, 2), (3, 1))
-_LACKS_A_LETTER: Final = 3  # a word so short may only lack one: *tme* is "time", but *mpa* not "map"
+_EDITS: Final = ((8, 2), (3, 1))  # a misspelt word of 8 letters or more has at most 2 edits, one of 3 or more has 1
+_LACKS_A_LETTER: Final = 3  # letters of a word that may only lack one: *tme* is "time", but *mpa* is not "map"
 
 # Written without umlauts, as on a keyboard that has none.
 _UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 
 
 class Words:
-    """A set of folded words that misspellings are compared with; `others` are in it too. Immutable."""
+    """A set of folded words that misspellings are compared with: `words`, and those of an earlier set. Immutable."""
 
-    def __init__(self, words: Iterable[str] = (), others: "Words | None" = None) -> None:
+    def __init__(self, words: Iterable[str] = (), earlier: "Words | None" = None) -> None:
         added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         for word in words:
             added[word[0], len(word)].add(word)
-        known = dict(others.by_form) if others is not None else {}
+        known = dict(earlier.by_form) if earlier is not None else {}
         grown = {form: new | known.get(form, set()) for form, new in added.items()}
         self.by_form: Mapping[tuple[str, int], Set[str]] = known | grown  # first letter and length
         self._first_letters = sorted({letter for letter, _ in self.by_form if letter.isalpha()})
@@ -54,11 +53,11 @@ class Words:
         return word in self.by_form.get((word[:1], len(word)), ())
 
     def nearest(self, word: str, passes: Callable[[str], bool] = bool) -> tuple[list[str], int]:
-        """Return the words that pass with the fewest edits from a misspelt one, and how many edits these are."""
+        """Return the words nearest to a misspelt one, of those that pass, and how many edits they are away."""
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
-        near = self.slips(word, most) if most else {}
+        near = self.within_edits(word, most) if most else {}
         if most and not (word[0].isdigit() or word[1].isdigit()):
-            # Those whose first letter is another are looked up, where comparing would take all.
+            # Words with another first letter: the possible ones are looked up, since to compare all would take long.
             changed = [word[1:], word[1] + word[0] + word[2:]]
             changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
             near |= {each: 1 for each in changed if each[0] != word[0] and each in self}
@@ -68,8 +67,8 @@ class Words:
         least = min(passed.values(), default=0)
         return sorted(each for each, edits in passed.items() if edits == least), least
 
-    def slips(self, word: str, most: int = 1) -> dict[str, int]:
-        """Return the words at most so many edits away with the same first letter and digits, each with its edits."""
+    def within_edits(self, word: str, most: int = 1) -> dict[str, int]:
+        """Return the words at most `most` edits away, with their edits; first letter and digits have to be the same."""
         digits = _digits(word)
         lengths = range(len(word) - most, len(word) + most + 1)
         near = chain.from_iterable(within(word, self.by_form.get((word[0], length), ()), most) for length in lengths)
@@ -77,7 +76,7 @@ class Words:
 
 
 class Vocabulary:
-    """The words of one state of the index; `spelling` has them and the stop words."""
+    """The words of one state of the index; `spelling` has these and the stop words."""
 
     def __init__(self, searcher: Searcher, spelling: Words) -> None:
         self._searcher = searcher
@@ -86,20 +85,20 @@ class Vocabulary:
         self._frequencies: dict[str, int] = {}
 
     def has(self, word: str) -> bool:
-        """Return whether a template has a word in just this form; true for stop words."""
+        """Return whether a template has a word in exactly this form; true for stop words."""
         return word in self.spelling
 
     def term(self, word: str) -> str | None:
         """Return the term of a word, or None when no template has it in any form."""
         term = stem(word)
         if term_field(term) != "text" and not self.has(word):
-            return None  # only its stem is that of a stop word: *Suche* is not "such"
+            return None  # it is unknown, although its stem is that of a stop word: *Suche* is not "such"
         return term if self.frequency(term) else None
 
     def frequency(self, term: str) -> int:
         """Return how many templates have a term; those that have left the library lately may be counted."""
         known = self._frequencies.get(term) or self._searcher.doc_freq(term_field(term), term)
-        if known:  # what callers make up is not kept
+        if known:  # words that callers invent must not fill the memory
             self._frequencies[term] = known
         return known
 
@@ -109,10 +108,7 @@ class Vocabulary:
         return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
     def split(self, word: str, beyond: int = 0) -> Phrase:
-        """Return the two known words that a word consists of, the commonest such pair; else nothing.
-
-        Both are in more than `beyond` templates.
-        """
+        """Return the commonest pair of known words that a word consists of, both in more than `beyond` templates."""
         pairs = [(word[:at], word[at:]) for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1)]
         known = [pair for pair in pairs if all(map(self.has, pair)) and STOP_WORDS.isdisjoint(pair)]
         rarer = {pair: min(self.frequency(stem(part)) for part in pair) for pair in known}
@@ -120,26 +116,25 @@ class Vocabulary:
 
     def completions(self, beginning: str) -> tuple[str, ...]:
         """Return the commonest words with this beginning, at most ten, no two of one term."""
-        begun = self._searcher.terms_with_prefix("words", beginning, limit=_COMPLETIONS * _FORMS)
-        return self._commonest(sorted(word for word, _ in begun), _COMPLETIONS)
+        begun = self._searcher.terms_with_prefix("words", beginning, limit=_MOST_COMPLETIONS * _FORMS)
+        return self._commonest(sorted(word for word, _ in begun), _MOST_COMPLETIONS)
 
     def nearest(self, word: str) -> tuple[tuple[str, ...], int]:
-        """Return the commonest of the words fewest edits from an unknown one, and how many edits these are.
+        """Return the commonest of the words that are nearest to an unknown one, and how many edits they are away.
 
-        They are at most three, no two of one term. When a stop word is nearer than any other, the unknown word means
-        nothing and there are none.
+        They are at most three, no two of one term. There are none if a stop word is nearer than any other word.
         """
-        # Words that left the library lately are compared too, and dropped here.
+        # `spelling` also has words whose last template has left the library; they do not pass.
         near, edits = self.spelling.nearest(word, lambda each: each in STOP_WORDS or self.term(each) is not None)
-        return self._commonest([each for each in near if each not in STOP_WORDS], _CANDIDATES), edits
+        return self._commonest([each for each in near if each not in STOP_WORDS], _MOST_CORRECTIONS), edits
 
     def likelier(self, word: str) -> Phrase | None:
-        """Return what a rare word may be misspelt for: a much commoner word, or two run together; None if not rare."""
+        """Return what a rare word may mean: a much commoner word near it, or two without a space; None if not rare."""
         frequency = self.frequency(stem(word))
         if frequency > _RARE + self._size // _RARE_ONE_IN:
             return None
         least = frequency * _MUCH_COMMONER
-        near = self.spelling.slips(word) if len(word) >= SHORTEST_DOUBTED else {}
+        near = self.spelling.within_edits(word) if len(word) >= SHORTEST_DOUBTED else {}
         likely = (each for each in near if each not in STOP_WORDS and self.frequency(stem(each)) >= least)
         return self._commonest(likely, 1) or self.split(word, beyond=least - 1)
 
@@ -162,9 +157,11 @@ class Synonyms:
         self._meant: defaultdict[Phrase, dict[Phrase, Phrase]] = defaultdict(dict)
         single: set[str] = set()
         for rule in rules:
-            # "log in" as a synonym of another word would find each "log": it is not searched for.
+            # A phrase with a stop word is not searched for: "log in" would find each "log".
             phrases = [each for each in map(_phrase, rule.meant) if len(each) == 1 or STOP_WORDS.isdisjoint(each)]
-            meant = {_stems(each): each for each in (*phrases, *reversed(phrases))}  # of one stem the first is shown
+            meant = {
+                _stems(each): each for each in (*phrases, *reversed(phrases))
+            }  # of those with the same stems the first one
             for each in rule.words:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
                     known = self._meant[_stems(phrase)]

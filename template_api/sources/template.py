@@ -45,16 +45,16 @@ _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-
 
 
 def cells_text(cells: object) -> str:
-    """Return the cells of a notebook as JSON; raise `ValueError` where they are none."""
+    """Return the cells of a notebook as JSON; raise `ValueError` if they are not a list of objects."""
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise ValueError("must be a JSON array of cells {kind, language, value}")  # pydantic's word for a fault
+        raise ValueError("must be a JSON array of cells {kind, language, value}")  # pydantic reports a ValueError
     return json_text(cells)
 
 
 class NotebookSource(Written):
     """A notebook file; `cells` is a JSON array, `role` what the template uses it for.
 
-    Notebooks of `.jsonl` files have their own cells; those of folders are read from their files, see `TemplateSource`.
+    In a `.jsonl` file a notebook has its own cells. In a folder they are read from its file, see `TemplateSource`.
     """
 
     filename: Annotated[Text, Field(min_length=1, max_length=255, validation_alias=AliasChoices(*_NAMES))]
@@ -69,7 +69,7 @@ class NotebookSource(Written):
 
 
 def _with_roles(given: Any) -> Any:
-    """Return a list of file names or objects; `notebooks` may also map roles to one of these, or to a list of them."""
+    """Return `notebooks` as a list. It may map roles to files: each role to a name or object, or to a list of them."""
     listed = several(given)
     if isinstance(given, Mapping) and given.keys().isdisjoint(_NAMES):
         pairs = ((role, one) for role, held in given.items() for one in (held if isinstance(held, list) else [held]))
@@ -93,8 +93,8 @@ _Description = Annotated[Text, Field(max_length=5000)]
 class TemplateSource(Written):
     """A template; one of `id` and `slug` may be None.
 
-    Validated in the context of its folder: the cells of its notebook files by name, None where they cannot be read.
-    Without a context each notebook has its own cells.
+    The pydantic context of a template in a folder has the cells of the folder's notebook files, by file name, or None
+    for a file that cannot be read. Without a context each notebook has its own cells.
     """
 
     id: Identifier | None = None
@@ -120,9 +120,9 @@ class TemplateSource(Written):
     @field_validator("notebooks")
     @classmethod
     def _complete(cls, listed: list[NotebookSource], info: ValidationInfo) -> list[NotebookSource]:
-        """Add the notebooks of the folder that are not listed, and all cells; mark the primary ones.
+        """Add the cells, and the notebooks of the folder that are not listed; mark the primary notebooks.
 
-        These say so, else they have the role `solution`, else the first is the one.
+        If no notebook is marked as primary, those with the role `solution` are; without such ones, the first is.
         """
         files: Mapping[str, str | None] | None = info.context
         names = [each.filename for each in listed]
@@ -142,7 +142,7 @@ class TemplateSource(Written):
 
     @model_validator(mode="after")
     def _merge(self) -> Self:
-        """Bring what may be written in several ways into one."""
+        """Merge the members that may be written in several ways."""
         if self.id is not None and not is_uuid(self.id):
             self.slug, self.id = self.slug or self.id, None
         name = self.slug or self.id
@@ -155,12 +155,12 @@ class TemplateSource(Written):
 
     @property
     def all_tags(self) -> list[NamedSource]:
-        """The tags, or what else it names."""
+        """The tags; without `tags` the primitives, protocols and services."""
         return once([*self.primitives, *self.protocols, *self.services]) if self.tags is None else self.tags
 
     @property
     def keywords(self) -> list[str]:
-        """Names that only the search reads."""
+        """Names that are not tags, so that only the search reads them."""
         named = () if self.tags is None else (*self.primitives, *self.protocols, *self.services)
         return [each.name for each in named]
 
@@ -197,7 +197,7 @@ _REASONS = {
     "url_scheme": "must be an http or https address",
     "url_parsing": "must be an http or https address",
 }
-"""What is wrong, by the type that pydantic has for it."""
+"""Our message for each type of pydantic's errors."""
 
 
 def reasons(exc: ValidationError) -> Iterator[tuple[str, str]]:
@@ -219,7 +219,7 @@ def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def defined_routes(lot: str) -> list[str]:
-    """Return the type of each `DEFINE ROUTE ... WITH TYPE x` in capitals."""
+    """Return the type of each `DEFINE ROUTE ... WITH TYPE x` in a text, in capitals."""
     return [match[1].upper() for match in _ROUTE.finditer(_BLOCK_COMMENT.sub(" ", lot))]
 
 

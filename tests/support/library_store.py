@@ -50,7 +50,7 @@ class Store:
         library = TemplateLibrary(self.url, pace=Pace(first_index=0))
         client = Client(library, refreshing=False)
         self.clients.append(client)
-        with library._indexing:
+        with library._index_lock:
             library.follow()
             yield client
 

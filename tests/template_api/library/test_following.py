@@ -85,7 +85,7 @@ def test_a_hidden_template_is_gone_from_answers_while_the_index_is_being_built(
 ) -> None:
     """However long that takes: here it does not end before the test."""
     library.refresh()
-    with library._indexing:
+    with library._index_lock:
         library.follow()
         assert found(library, "title0") == ["t0"]
         before = library.edition

@@ -40,7 +40,7 @@ def test_a_backup_that_is_restored_is_indexed_in_parts_and_then_searched(
         connection.execute("UPDATE library SET version = version - 1")
     connection.close()
     slugs.remove("pump-4")
-    with library._indexing:
+    with library._index_lock:
         library.follow()  # the thread waits until this block ends
         assert found(library, "pump") == slugs, "what is gone is shown by no answer"
         assert library._indexer.index_changes()
