@@ -55,7 +55,8 @@ class Edge(NamedTuple):
 class Box:
     """A node in its place; `shown` is its text, cut to the `width`.
 
-    Only the box of a route has a `health`, a `note`, which is its rate, and an `event`, if the route has several.
+    Only the box of a route has a `health`, and an `event`, if the route has several. The first one of a route has a
+    `note`, which is its rate, and `has_rate`.
     """
 
     x: int
@@ -68,6 +69,7 @@ class Box:
     note: str = ""
     event: str = ""
     width: int = _WIDTH
+    has_rate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
             columns.append([])
         columns[column].append(node)
     boxes: dict[Node, Box] = {}
+    rated: set[str] = set()  # routes whose rate is drawn
     left = _MARGIN
     for nodes, width in zip(columns, _widths(columns, states), strict=True):
         # A node is as high in its column as, on average, what leads to it, so that few arrows cross.
@@ -198,7 +201,9 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
                 heights.setdefault(edge.end, []).append(boxes[edge.begin].y)
         mean = {node: sum(own) / len(own) for node, own in heights.items()}
         for row, node in enumerate(sorted(nodes, key=lambda one: mean.get(one, 0.0))):
-            boxes[node] = _box(node, left, _MARGIN + _ROW * row, width, states.get(node.name))
+            has_rate = node.kind == "route" and node.name not in rated
+            boxes[node] = _box(node, left, _MARGIN + _ROW * row, width, states.get(node.name), has_rate=has_rate)
+            rated |= {node.name} if has_rate else set()
         left += width + _GAP
     curves = []
     for edge in arrows:
@@ -281,14 +286,14 @@ def _reserved(node: Node, state: RouteState | None) -> int:
     return max(len(state.rate), _RATE) + 1 if node.kind == "route" and state is not None else 0
 
 
-def _box(node: Node, x: int, y: int, width: int, state: RouteState | None) -> Box:
+def _box(node: Node, x: int, y: int, width: int, state: RouteState | None, *, has_rate: bool) -> Box:
     is_route = node.kind == "route"
-    note = state.rate if is_route and state is not None else ""
+    note = state.rate if has_rate and state is not None else ""
     event = node.owner if is_route else ""
     shown = _cut(_text(node), int((width - _PADDING) / _CHARACTER) - _reserved(node, state))
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
     health = state.health if is_route and state is not None else ""
-    return Box(x, y, node.kind, node.name, shown, link, health, note, event, width)
+    return Box(x, y, node.kind, node.name, shown, link, health, note, event, width, has_rate)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -53,6 +53,7 @@ def run_object(run: Run) -> dict[str, Any]:
         "retry_of": run.retry_of,
         "retried_as": run.retried_as,
         "retry_outcome": run.retry_outcome,
+        "batch": run.batch,
     }
 
 

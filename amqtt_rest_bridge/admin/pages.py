@@ -141,6 +141,7 @@ class StatusPages:
             query=query,
             may_retry=self._may_retry,
             alike=alike.most_common(),
+            has_several=len(route.client_events) + len(route.server_events) > 1,
             **self._chart(name, query.range),
         )
 

@@ -202,6 +202,7 @@ class RunRecorder:
             None if is_refused else _milliseconds(run.took),
             None if is_refused else max(0.0, _milliseconds(run.waited)),
             run.attempts, run.retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
+            batch=run.together if run.together > 1 else None,
         ))  # fmt: skip
         self._remember(noted)
         if (counts := self._counts.get(name)) is None:

@@ -50,7 +50,7 @@ class Run(Struct, frozen=True, gc=False):
     `attempts` are the last tries of a call that has had more than one. `retry_of` is the run whose message this one
     sends again, `retried_as` the newest one that sends the message of this one again. `retry_outcome` is how that one
     has ended: "retrying" while it has not, and "succeeded" for good once any of them has. `reason` is why this one was
-    skipped.
+    skipped. `batch` is how many messages the request of a batch had.
     """
 
     time: float
@@ -73,6 +73,7 @@ class Run(Struct, frozen=True, gc=False):
     retried_as: str | None = None
     retry_outcome: str | None = None
     reason: Reason | None = None
+    batch: int | None = None
 
 
 class UnmaskedRun(Struct, frozen=True, gc=False):

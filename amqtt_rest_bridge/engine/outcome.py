@@ -97,7 +97,7 @@ class QuietLog:
         level, (route, event), _ = key
         on = "" if last.topic is None else f", message on {loggable(last.topic)}"
         run = "" if last.run_key is None else f", run {self._runs.of(last.run_key, route, event)}"
-        more = f" (the last of {last.count})" if last.count > 1 else ""
+        more = f" (and {last.count - 1} more like it)" if last.count > 1 else ""
         last.count = 0
         log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
 
@@ -158,8 +158,9 @@ class Outcomes:
         else:
             statistics.note_success(waited, attempts.took, now, call.retry_of)
             self.quiet_log.note(
-                logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
+                logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms%s",
                 event.shown_request, verdict.status, 1000 * attempts.took, 1000 * waited,
+                f" (batch of {attempts.together})" if attempts.together > 1 else "",
                 topic=call.message.topic, run=call.run_key, kind=str(verdict.status)[:1],
             )  # fmt: skip
         self.forget_retry(call, statistics)

@@ -292,7 +292,10 @@ def test_a_problem_leads_to_a_page_also_where_more_tries_have_failed_than_are_ke
         assert "orders/<wbr>first" in admin.text(f"/runs/{problem['run']}")
 
 
-def test_messages_of_a_batch_that_is_tried_again_count_each(target: Recorder) -> None:
+def test_messages_of_a_batch_that_is_tried_again_count_each_and_name_their_batch(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
     gate, numbers = Gate(), itertools.count()
     later = gate.before(lambda _: (503, b""))
     target.answer = lambda seen: later(seen) if next(numbers) else (503, b"")
@@ -309,6 +312,12 @@ def test_messages_of_a_batch_that_is_tried_again_count_each(target: Recorder) ->
         client.messages(3)
         (problem,) = admin.problems()
         assert (problem["count"], problem["retrying"]) == (3, 0)
+        assert {run["batch"] for run in runs(admin)} == {3}
+        assert admin.text("/runs").count("batch of 3: 503 http_status") == 3
+        target.answer = lambda _: (200, b"{}")
+        for number in range(3):
+            client.publish(f"orders/{number}", b"{}")
+        eventually(lambda: "(batch of 3), message on orders/" in caplog.text)
 
 
 @pytest.mark.parametrize("capture", ["all", "failures"])

@@ -46,6 +46,16 @@ def test_a_chart_has_its_peak_where_most_went_through_and_axes_that_hold_it() ->
     assert drawn.label == "290 succeeded, 30 failed, highest rate 13 a second (130 in 10 s)"
 
 
+def test_the_rate_of_a_route_is_drawn_once() -> None:
+    text = """DEFINE ROUTE Two WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "http://h" WITH ENABLE_CLIENT "true"
+        ADD EVENT A WITH SOURCE_TOPIC "a" WITH METHOD "GET" WITH ENDPOINT "/a"
+        ADD EVENT B WITH SOURCE_TOPIC "b" WITH METHOD "GET" WITH ENDPOINT "/b"
+    """
+    drawn = drawn_of(text, Two=RouteState("Green", "1.5/s"))
+    assert [(box.event, box.note) for box in drawn.boxes if box.kind == "route"] == [("A", "1.5/s"), ("B", "")]
+
+
 @pytest.mark.parametrize(
     ("count", "unit", "peak"),
     [

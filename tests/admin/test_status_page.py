@@ -490,10 +490,12 @@ def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -
 def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     admin = admin_of(host)
     every = html.unescape(admin.get("/runs?all").text).replace("<wbr>", "")
-    assert 'class="what">Alarms: alarms/' in every
-    assert 'class="what">Orders: orders/bad' in every
+    assert 'class="what">Alarms/Send: alarms/' in every
+    assert 'class="what">Orders/Send: orders/bad' in every
+    assert "Took</span>" in every, "columns have headings"
+    assert 'title="What messages waited in the bridge: 99 of 100' in admin.text("/")
     failed = html.unescape(admin.get("/runs?route=Orders&outcome=failed&code=http_status").text).replace("<wbr>", "")
-    assert failed.count("<details data-run=") == failed.count('class="what">Orders: orders/bad') > 0
+    assert failed.count("<details data-run=") == failed.count('class="what">Orders/Send: orders/bad') > 0
     assert "None that the filters let through" in admin.get("/runs?route=Gone").text
     (link,) = re.findall(r'href="(/api/runs\.csv[^"]+)"', failed)
     table = admin.get(link)

@@ -156,4 +156,4 @@ def test_retries_are_logged_once_a_second(rigs: Rigs, caplog: pytest.LogCaptureF
     rig.advance(1)
     lines = [record.getMessage() for record in caplog.records if "retry in" in record.getMessage()]
     assert len(lines) == 2
-    assert "(the last of 4)" in lines[1]
+    assert "(and 3 more like it)" in lines[1]

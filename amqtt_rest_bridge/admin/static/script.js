@@ -118,7 +118,8 @@ function showBoxes(names, changed) {
     const row = cells.get(box.dataset.box);
     if (!row) continue;
     box.dataset.health = row.health;
-    box.querySelector("[data-rate]").textContent = row.rate === "-" ? "" : `${row.rate}/s`;
+    const rate = box.querySelector("[data-rate]");
+    if (rate) rate.textContent = row.rate === "-" ? "" : `${row.rate}/s`;
     const title = box.querySelector("title");
     if (title) title.textContent = `${row.name} (${row.health})`;
   }

@@ -140,7 +140,7 @@ class WrongCredentials:
             return None
         if count := self._limit.count():
             text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
-            log.warning(text, port, FREE_GUESSES, address, f" (the last of {count})" if count > 1 else "")
+            log.warning(text, port, FREE_GUESSES, address, f" (and {count - 1} more like it)" if count > 1 else "")
         # A caller that has closed its side of the connection waits too: it may only have done so to skip the delay.
         present = sum(not each.has_left for each in self._late)
         if present >= MOST_LATE or len(self._late) >= 2 * MOST_LATE:

@@ -173,7 +173,7 @@ def test_the_log_names_address_and_port_once_a_minute(guesses: Guesses, caplog: 
     guesses.advance(1)
     for _ in range(FREE_GUESSES):
         guesses.guess()
-    assert caplog.messages == [told, f"{told} (the last of 101)"]
+    assert caplog.messages == [told, f"{told} (and 100 more like it)"]
 
 
 TOKEN_HEADER = {"server_token": ("t",), "server_token_header": "X-API-Key"}
