@@ -10,7 +10,7 @@ from urllib.parse import quote
 from amqtt_rest_bridge.cli import without_controls
 from amqtt_rest_bridge.errors import Fault, Position, Severity, utf_8
 from amqtt_rest_bridge.lot.masking import is_credential
-from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS
 from amqtt_rest_bridge.lot.sources import split_cell
 from amqtt_rest_bridge.system import own_version
 

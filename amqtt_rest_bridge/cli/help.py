@@ -10,8 +10,8 @@ from amqtt_rest_bridge.cli import own_name
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.lot import reference
 from amqtt_rest_bridge.lot.hints import explain_unknown_setting, hint_of_settings
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
 from amqtt_rest_bridge.spelling import closest
 
 _ALL_PLACEHOLDERS = "placeholders"

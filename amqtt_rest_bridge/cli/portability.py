@@ -4,7 +4,7 @@ import re
 
 from amqtt_rest_bridge.errors import Fault, FaultCode
 from amqtt_rest_bridge.lot.grammar.parsing import RouteNode, parse
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.sources import Report, Source
 from amqtt_rest_bridge.spelling import question
 from amqtt_rest_bridge.tools.editor.layout import LEVEL, statements_of

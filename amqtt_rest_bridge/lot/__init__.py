@@ -7,7 +7,7 @@
 - *Route*: `evaluation` joins and converts settings, `texts` parses texts with placeholders, `condition_reader` WHEN,
   `blocks` makes the model, `loader` compares the routes of all files, `loops` warns of events that lead back.
 
-`parameters` has one row for each setting. Faults ask `hints` what was meant. `masking` keeps secrets out of all that is
-shown, `secret_search` finds them. `route_set` tells what follows from all routes, `writer` and `reference` write routes
-and settings as texts.
+`settings_table` has one row for each setting. Faults ask `hints` what was meant. `masking` keeps secrets out of all
+that is shown, `secret_search` finds them. `route_set` tells what follows from all routes, `writer` and `reference`
+write routes and settings as texts.
 """

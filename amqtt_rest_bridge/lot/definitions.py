@@ -17,7 +17,15 @@ from itertools import islice, takewhile
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, Level, Node, OpenComment, Piece, StatementNode
-from amqtt_rest_bridge.lot.parameters import BLOCK_NAMES, HEADERS, IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.lot.settings_table import (
+    BLOCK_NAMES,
+    HEADERS,
+    IGNORED_BLOCK,
+    PARAMETERS,
+    BlockKind,
+    Kind,
+    Parameter,
+)
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 

@@ -18,9 +18,9 @@ from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.parsing import Piece, unescape
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place, parse, placeholders_at_load
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.system import regular_file
 
@@ -350,7 +350,7 @@ class BlockSettings:
         return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
 
     def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
-        """Check each setting beside the other settings that it excludes or requires, by its row in `parameters`.
+        """Check each setting beside the other settings that it excludes or requires, by its row in `settings_table`.
 
         Rules for one of these modes count. Settings that are `ignored` are not checked.
         """

@@ -18,7 +18,7 @@ from amqtt_rest_bridge import sizes
 from amqtt_rest_bridge.addresses import HOST_NAME
 from amqtt_rest_bridge.errors import CONTROL, HintedError
 from amqtt_rest_bridge.lot.model import BreakerRule
-from amqtt_rest_bridge.lot.parameters import Kind, Parameter
+from amqtt_rest_bridge.lot.settings_table import Kind, Parameter
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name

@@ -18,9 +18,9 @@ from typing import Final
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot.forms import DURATION_FORM
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, Level, Piece, StatementNode
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, Suspect, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Place
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
 from amqtt_rest_bridge.spelling import closest, question
 
 

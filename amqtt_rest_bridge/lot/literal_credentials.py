@@ -12,7 +12,7 @@ from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.lot.definitions import Definition
 from amqtt_rest_bridge.lot.evaluation import Environment, Value, evaluate, place_in
 from amqtt_rest_bridge.lot.masking import is_credential
-from amqtt_rest_bridge.lot.parameters import CREDENTIALS, PARAMETERS
+from amqtt_rest_bridge.lot.settings_table import CREDENTIALS, PARAMETERS
 from amqtt_rest_bridge.lot.sources import Report
 
 _PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")

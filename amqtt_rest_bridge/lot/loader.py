@@ -23,8 +23,8 @@ from amqtt_rest_bridge.lot.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.lot.loops import PlacedEndpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, LoadResult, RestApiConfig, Route, RouteConfig, ServerEvent
-from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, ParsedTexts
+from amqtt_rest_bridge.lot.settings_table import BlockKind
 from amqtt_rest_bridge.lot.sources import Report, Source, in_order, read
 from amqtt_rest_bridge.lot.writer import write_definition
 from amqtt_rest_bridge.system import FileState, leave_no_core_file

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.lot.definitions import Block, Definition, is_name, read_b
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, Piece, RouteNode, parse, unescape
 from amqtt_rest_bridge.lot.hints import COMMENT_HINT, FENCE_HINT
 from amqtt_rest_bridge.lot.masking import is_credential
-from amqtt_rest_bridge.lot.parameters import CREDENTIALS, HEADERS, ROUTE_TYPE, BlockKind
+from amqtt_rest_bridge.lot.settings_table import CREDENTIALS, HEADERS, ROUTE_TYPE, BlockKind
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 

@@ -1,12 +1,13 @@
 """Settings, blocks and placeholders as other programs show them: texts, JSON, and a first route. Pure.
 
-All of it is made from the rows of `parameters` and `placeholders/kinds`.
+All of it is made from the rows of `settings_table` and `placeholders/kinds`.
 """
 
 import textwrap
 from typing import Any, Final
 
-from amqtt_rest_bridge.lot.parameters import (
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
+from amqtt_rest_bridge.lot.settings_table import (
     IGNORED_BLOCK,
     PARAMETERS,
     ROUTE_TYPE,
@@ -15,7 +16,6 @@ from amqtt_rest_bridge.lot.parameters import (
     Kind,
     Parameter,
 )
-from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
 
 BLOCKS: Final[dict[str, str]] = {
     BlockKind.CONFIG: "what a route connects to; exactly one in a route",

@@ -7,10 +7,10 @@ from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.lot.masking import Masker, is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.model import SignatureScheme
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, ROUTE_TYPE, USER_NAMES, Kind
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.secret_search import MASK
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, ROUTE_TYPE, USER_NAMES, Kind
 
 _MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
 _FREE_TEXTS = (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.conditions import OPERATORS
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
 from tests.cli.conftest import Run
 from tests.support.forked import REST_BRIDGE, run
 

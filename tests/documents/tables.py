@@ -13,9 +13,9 @@ from typing import Any
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FaultCode
-from amqtt_rest_bridge.lot.parameters import PARAMETERS as SETTINGS
-from amqtt_rest_bridge.lot.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS as SETTINGS
+from amqtt_rest_bridge.lot.settings_table import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import cli, config, query

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS
 from tests.documents.textmate import FILE, grammar, written
 from tests.support.documents import ROOT
 

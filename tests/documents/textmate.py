@@ -8,8 +8,8 @@ writes it; a test compares the file with what the tables give.
 import json
 from typing import Any
 
-from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
+from amqtt_rest_bridge.lot.settings_table import IGNORED_BLOCK, PARAMETERS, BlockKind
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/editors/lot.tmLanguage.json"

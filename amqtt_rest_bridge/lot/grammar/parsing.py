@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from amqtt_rest_bridge.lot.grammar.parser import Parser, Text
 from amqtt_rest_bridge.lot.grammar.route_parser import DIRECTIVES
-from amqtt_rest_bridge.lot.parameters import BLOCK_NAMES, HEADERS, PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.settings_table import BLOCK_NAMES, HEADERS, PARAMETERS, BlockKind
 
 _ESCAPE = re.compile(r"\\([\"'\\nt])")
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, FaultCode, Severity, on_one_line
 from amqtt_rest_bridge.lot.model import LoadResult, Route
-from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.lot.reference import template
+from amqtt_rest_bridge.lot.settings_table import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.tools.commands.command import (
     CommandAnswer,
     MqttCommand,

@@ -16,10 +16,10 @@ from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.grammar.parsing import StatementNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.reference import BLOCKS, markdown_of, placeholders_named
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.sources import is_notebook
 from amqtt_rest_bridge.tools.editor.layout import laid_out_file
 from amqtt_rest_bridge.tools.editor.project import Part, Project, RouteText

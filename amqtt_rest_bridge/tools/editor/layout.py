@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.lot.grammar.parsing import Level, OtherNode, Piece, RouteNode, StatementNode, parse
-from amqtt_rest_bridge.lot.parameters import BlockKind
+from amqtt_rest_bridge.lot.settings_table import BlockKind
 from amqtt_rest_bridge.lot.sources import is_notebook
 from amqtt_rest_bridge.tools.editor.places import cells_of, with_texts
 

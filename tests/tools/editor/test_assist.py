@@ -4,8 +4,8 @@ import pytest
 from lsprotocol import types
 
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
 from amqtt_rest_bridge.tools.editor.assist import completion, hover, lenses, other_ends, symbols
 from amqtt_rest_bridge.tools.editor.project import Project, RouteText
 from tests.support.route_text import BASIC, CASES

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.forms import FormError, convert
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
+from amqtt_rest_bridge.lot.settings_table import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
 from amqtt_rest_bridge.lot.sources import Source
 from tests.support.route_text import CASES
 
