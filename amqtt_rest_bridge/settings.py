@@ -29,7 +29,7 @@ _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
 _UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
-_UNFILLED_SECRET: Final = re.compile(r"\$[A-Z_][A-Z0-9_]*")  # others are secrets
+_UNFILLED_SECRET: Final = re.compile(r"\$[A-Z_][A-Z0-9_]*")  # a secret may begin with $, but is not a name after it
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _YAML_TYPES: Final[Mapping[Any, str]] = {
@@ -110,13 +110,13 @@ def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
 
 
 def unfilled_variable(text: str) -> str | None:
-    """Return the first `${NAME}` in a text, None without one; of `${NAME:-secret}` the name alone."""
+    """Return the first `${NAME}` in a text, None if there is none. Of `${NAME:-secret}` only `${NAME}` is returned."""
     found = _UNFILLED.search(text)
     return None if found is None else f"${{{found[1]}}}"
 
 
 def _unfilled_secret(text: str) -> str | None:
-    """Return the first `${NAME}` in a secret, or `$NAME` where that is the whole secret."""
+    """Return the first `${NAME}` in a secret, or `$NAME` if that is the whole secret; None without either."""
     return text if _UNFILLED_SECRET.fullmatch(text) else unfilled_variable(text)
 
 
@@ -127,13 +127,13 @@ def row_of(setting: "Field[Any]") -> Row:
 
 
 def variable_of(setting: "Field[Any]") -> str:
-    """Return the environment variable that sets it for a worker."""
+    """Return the environment variable that sets a worker's setting."""
     return f"REST_BRIDGE_{setting.name.upper()}"
 
 
 @dataclass
 class Coreflux:
-    """Who may command routes by MQTT, and the folder where routes that come so are kept; see `commands`."""
+    """Who may add and remove routes by MQTT, and the folder that keeps these routes; see `tools.commands`."""
 
     users: list[str]
     routes: str
@@ -264,7 +264,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        """Read sizes that are texts; those that are none stay texts."""
+        """Convert sizes that are texts to bytes; a text that is not a size stays, and `setting_faults` finds it."""
         for one in fields(self):
             value = getattr(self, one.name)
             if row_of(one).is_size and isinstance(value, str) and (size := read_size(value)) is not None:
@@ -326,7 +326,7 @@ class Settings:
             yield ("admin_host", "admin_token"), message
 
     def faults_of(self, route: Route) -> Iterator[Fault]:
-        """Yield an error for each missing setting that a route needs; a warning if only lost messages are at stake."""
+        """Yield an error for each missing setting that a route needs, and a warning if messages would be lost."""
         config, name = route.config, route.name
         if self.spool is None and not self.is_mqtt_5 and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
             yield _needed(
@@ -365,7 +365,7 @@ class Settings:
 
 @dataclass
 class WorkerSettings(Settings):
-    """The settings of `worker.yaml`: those of the plugin but one, the broker, and the place in the group."""
+    """The settings of `worker.yaml`: those of the plugin except `spool`, the broker, and the place in the group."""
 
     is_mqtt_5: ClassVar[bool] = True
 
@@ -419,7 +419,7 @@ class WorkerSettings(Settings):
 
 
 def read_secret(settings: Settings, name: str, variable: str) -> str | None:
-    """Return a secret from a file of `secrets_dir`, or from the environment; None without both. Blocks.
+    """Return a secret from a file of `secrets_dir`, or from the environment; None if there is neither. Blocks.
 
     Args:
         settings: The settings; the one called `<name>_secret` names the file.
@@ -427,7 +427,7 @@ def read_secret(settings: Settings, name: str, variable: str) -> str | None:
         variable: The environment variable that is read if no file is named.
 
     Raises:
-        ConfigurationError: The file cannot be read or is empty, or `${NAME}` is in the place of the secret.
+        ConfigurationError: The file cannot be read or is empty, or the secret is an unfilled `${NAME}` or `$NAME`.
     """
     setting = f"{name}_secret"
     file: str | None = getattr(settings, setting)

@@ -78,7 +78,7 @@ class _Child:
     def __init__(self, spawn: Spawn, start: Start) -> None:
         self.socket, theirs = socket.socketpair()
         self.unsent = written(start)
-        """What is to be sent to the process first; empty once it was sent."""
+        """The first message to the process; empty after it was sent."""
         try:
             with theirs:
                 self.process = spawn(theirs)
@@ -102,14 +102,14 @@ class BridgeChild:
     """The bridge. The constructor returns once it has loaded its routes and bound their ports.
 
     Args:
-        settings: Those of the plugin, checked.
-        endpoint: Where it connects.
-        times: When it is started again, and how often it is looked at.
+        settings: The plugin's settings, checked.
+        endpoint: Where the bridge connects.
+        times: How long to wait before a restart, and how often to look for a sign of life.
         spawn: Starts a process.
 
     Raises:
         RouteFilesError: A route file has an error; every fault has been logged.
-        ConfigurationError: It cannot start, or not within `start_seconds`; nothing is left running.
+        ConfigurationError: The bridge cannot start, or is not ready within `start_seconds`; no process is left.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class BridgeChild:
     def _start(self, deadline: float) -> _Child:
         """Start the bridge and wait until it has loaded its routes; start it again while it dies."""
         while True:
-            child = self._spawned()
+            child = self._spawn_child()
             try:
                 self._await_loaded(child, deadline)
             except _EndedError as error:
@@ -153,7 +153,7 @@ class BridgeChild:
                     raise ConfigurationError(f"the bridge process cannot start: {error}") from error
                 log.warning(
                     "the bridge process (pid %d) ended while it started; it is started again %s",
-                    child.process.pid, _when(delay),
+                    child.process.pid, _delay_text(delay),
                 )  # fmt: skip
                 time.sleep(delay)
             except BaseException:
@@ -182,12 +182,12 @@ class BridgeChild:
             raise _EndedError from None
         raise _EndedError
 
-    def _spawned(self) -> _Child:
+    def _spawn_child(self) -> _Child:
         self._restarts.begin()
         self._failure = None
         level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
         settings = self._settings
-        if self.admin_port is not None:  # the one that was free at the first start
+        if self.admin_port is not None:  # keep the port that the first start has bound
             settings = replace(settings, admin_port=self.admin_port)
         return _Child(
             self._spawn, Start(settings, self._endpoint.address, self._routes_in_use, level, self.server_ports)
@@ -200,7 +200,7 @@ class BridgeChild:
         while not self._stopping.is_set():
             if self._child is None:
                 try:
-                    self._child = await asyncio.to_thread(self._spawned)
+                    self._child = await asyncio.to_thread(self._spawn_child)
                     self._endpoint.reports.note_restart()
                 except OSError as error:  # processes or descriptors may have run out
                     delay = self._restarts.ended()
@@ -219,7 +219,10 @@ class BridgeChild:
             if self._failure is not None:
                 why = f": {self._failure}"
             log.error(
-                "the bridge process (pid %d) ended%s; it is started again %s", child.process.pid, why, _when(delay)
+                "the bridge process (pid %d) ended%s; it is started again %s",
+                child.process.pid,
+                why,
+                _delay_text(delay),
             )
             await self._pause(delay)
         self._ended.set()
@@ -244,19 +247,19 @@ class BridgeChild:
             watching.cancel()
             self._writer.close()
             self._writer = None
-            self._reloaded()
+            self._finish_reload()
 
     async def _kill_if_silent(self, child: _Child) -> None:
         """Kill a bridge that hangs.
 
-        It counts looks, not seconds: a broker that was suspended for a minute has looked once, and kills nothing.
+        Looks are counted, not seconds: a broker that was suspended for a minute has looked once, and kills nothing.
         """
         silent = 0
         while True:
             await asyncio.sleep(self._times.ping)
             silent = 0 if self._endpoint.has_heard() else silent + 1
             most = _MOST_SILENT
-            if not self._endpoint.ready.is_set():  # it loads its routes, and connects
+            if not self._endpoint.ready.is_set():  # the bridge still connects and subscribes
                 most = max(most, round(self._settings.start_seconds / self._times.ping))
             if silent >= most:
                 log.error("the bridge process (pid %d) hangs and is killed", child.process.pid)
@@ -271,17 +274,22 @@ class BridgeChild:
             case Loaded(server_ports, admin_port, routes):
                 self.server_ports, self.admin_port = server_ports, admin_port
                 self._routes_in_use = routes or self._routes_in_use
-                self._reloaded()
+                self._finish_reload()
                 if self._reload_missed and self._writer is not None:
                     self._reload_missed = False
                     self._writer.write(written(Reload()))
             case Failed(reason):
                 self._failure = reason
 
-    async def reload(self) -> None:
-        """Read the route files again; return once that has succeeded or failed, which is in the log.
+    def _finish_reload(self) -> None:
+        reloading, self._reloading = self._reloading, None
+        if reloading is not None:
+            reloading.set_result(None)
 
-        If the bridge is away, return at once: it reads them when it is back.
+    async def reload(self) -> None:
+        """Read the route files again. Return when that has succeeded or failed; the log says which.
+
+        If the bridge is away, return at once: it reads the files when it is back.
         """
         if self._writer is None:
             self._reload_missed = True
@@ -290,11 +298,6 @@ class BridgeChild:
             self._reloading = asyncio.get_running_loop().create_future()
         self._writer.write(written(Reload()))
         await asyncio.shield(self._reloading)
-
-    def _reloaded(self) -> None:
-        reloading, self._reloading = self._reloading, None
-        if reloading is not None:
-            reloading.set_result(None)
 
     # The end.
 
@@ -318,5 +321,5 @@ class BridgeChild:
             child.end()
 
 
-def _when(delay: float) -> str:
+def _delay_text(delay: float) -> str:
     return f"in {delay:.0f} s" if delay else "at once"

@@ -87,10 +87,10 @@ class Entry(Struct, eq=False):
         subscriptions: The subscriptions that it is sent for.
         hops: How many routes it has passed through.
         key: The key of a message on disk, None for others.
-        failure: The failure of a message that was not kept: code, sentence and hint as JSON. None for others.
+        failure: The failure of a refused message: code, sentence and hint as JSON. None for others.
         retain: Whether it is sent as a retained message.
         is_late: Whether it has waited. Then the time of its arrival is sent with it.
-        was_sent: Whether it was sent on an earlier connection.
+        was_sent: Whether it was sent on an earlier connection. Then it is sent with DUP.
     """
 
     message: Message | None
@@ -114,11 +114,11 @@ class BridgeSession:
 
     Args:
         endpoint: Counts the messages that are dropped because too many wait.
-        client_id: Its name.
+        client_id: Its client id.
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Keys of the messages on disk that are in flight, shared by all sessions.
-        least_bytes: Bytes for which a session that is not kept has room at least; 8 MiB if that is more.
+        least_bytes: If the session is not kept, it has room for so many waiting bytes, and for 8 MiB at least.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class BridgeSession:
         self._lossless = lossless
         self._keys_in_flight = keys
         self._endpoint = endpoint
-        self._refused: deque[Entry] = deque()  # messages that were not kept, to be sent with their failures
+        self._refused: deque[Entry] = deque()  # messages to be sent with the failures that end them
         self._refused_bytes = 0
         self._to_resend: deque[int] = deque()  # packet ids to send again, before `waiting`
         self._last_id = 0
@@ -169,7 +169,7 @@ class BridgeSession:
                 moved.append(entry.key)
         self._to_resend = deque(self.in_flight)
         if self._lossless is not None:
-            self._lossless.put_again(moved)
+            self._lossless.put_rows(moved)
 
     # Messages.
 
@@ -177,6 +177,11 @@ class BridgeSession:
     def takes_at_once(self) -> bool:
         """Return whether the next message can be sent at once."""
         return not (self.waiting or self._to_resend) and self._may_send
+
+    @property
+    def _may_send(self) -> bool:
+        connection = self.connection
+        return connection is not None and len(self.in_flight) < self._most_in_flight and connection.takes_more
 
     def send(self, entry: Entry) -> None:
         """Send a message now."""
@@ -188,6 +193,34 @@ class BridgeSession:
         if entry.key is not None:
             self._keys_in_flight.add(entry.key)
         self._write(packet_id, entry)
+
+    def wait(self, entry: Entry) -> None:
+        """Queue a message. If the queue of a session that is not kept becomes too large, drop its oldest messages."""
+        entry.is_late = True
+        self.waiting.append(entry)
+        self.waiting_bytes += entry.size
+        while not self.is_kept and (len(self.waiting) > _MOST_WAITING or self.waiting_bytes > self._most_waiting_bytes):
+            dropped = self.waiting.popleft()
+            self.waiting_bytes -= dropped.size
+            self._endpoint.note_dropped(dropped)
+
+    def resume(self) -> None:
+        """Send refused messages, then those to be sent again, then `waiting`, until the connection is full."""
+        while self._refused and self.connection is not None and self.connection.takes_more:
+            entry = self._refused.popleft()
+            self._refused_bytes -= entry.size
+            self._write(None, entry)
+        while self._to_resend and self.connection is not None and self.connection.takes_more:
+            packet_id = self._to_resend.popleft()
+            again = self.in_flight.get(packet_id)  # it may have been acknowledged meanwhile
+            if again is not None and again.subscriptions:
+                self._write(packet_id, again)
+            elif again is not None:
+                del self.in_flight[packet_id]
+        while self.waiting and not self._to_resend and self._may_send:
+            entry = self.waiting.popleft()
+            self.waiting_bytes -= entry.size
+            self.send(entry)
 
     def _write(self, packet_id: int | None, entry: Entry) -> None:
         """Write a message to the connection, with QoS 0 if there is no packet id.
@@ -222,34 +255,6 @@ class BridgeSession:
             duplicate=entry.was_sent, properties=properties,
         ))  # fmt: skip
 
-    def wait(self, entry: Entry) -> None:
-        """Queue a message. If the queue of a session that is not kept becomes too large, drop its oldest messages."""
-        entry.is_late = True
-        self.waiting.append(entry)
-        self.waiting_bytes += entry.size
-        while not self.is_kept and (len(self.waiting) > _MOST_WAITING or self.waiting_bytes > self._most_waiting_bytes):
-            dropped = self.waiting.popleft()
-            self.waiting_bytes -= dropped.size
-            self._endpoint.drop(dropped)
-
-    def resume(self) -> None:
-        """Send refused messages, then those to be sent again, then `waiting`, until the connection is full."""
-        while self._refused and self.connection is not None and self.connection.takes_more:
-            entry = self._refused.popleft()
-            self._refused_bytes -= entry.size
-            self._write(None, entry)
-        while self._to_resend and self.connection is not None and self.connection.takes_more:
-            packet_id = self._to_resend.popleft()
-            again = self.in_flight.get(packet_id)  # it may have been acknowledged meanwhile
-            if again is not None and again.subscriptions:
-                self._write(packet_id, again)
-            elif again is not None:
-                del self.in_flight[packet_id]
-        while self.waiting and not self._to_resend and self._may_send:
-            entry = self.waiting.popleft()
-            self.waiting_bytes -= entry.size
-            self.send(entry)
-
     def end_for_event(self, packet_id: int, identifier: int) -> None:
         """Note that one event of a message has its result, so that the message is not sent again for that event."""
         entry = self.in_flight.get(packet_id)
@@ -269,7 +274,7 @@ class BridgeSession:
         """Send a message with the failure that ends it, before those that wait; drop it if too many such ones wait."""
         entry.failure, entry.is_late = failure_property(failure), True
         if self._refused_bytes + entry.size > _MOST_WAITING_BYTES:
-            self._endpoint.drop(entry)
+            self._endpoint.note_dropped(entry)
             return
         self._refused.append(entry)
         self._refused_bytes += entry.size
@@ -289,7 +294,7 @@ class BridgeSession:
             self.wait(entry)
 
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
-        """Send a message that was not kept, with the failure that ends it.
+        """Send a message that was refused, with the failure that ends it.
 
         It is sent with QoS 0, which Receive Maximum does not bound, so it does not wait behind messages in flight.
         """
@@ -297,7 +302,7 @@ class BridgeSession:
 
     # Subscriptions that end or move to another session.
 
-    def forget(self, subscription: EventSubscription) -> None:
+    def forget_rows(self, subscription: EventSubscription) -> None:
         """Forget the messages on disk that wait for a subscription."""
         self._set_waiting(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
@@ -307,7 +312,7 @@ class BridgeSession:
         Messages on disk are only forgotten: `Lossless` puts them into the other session.
         """
         self.subscriptions.pop(subscription.key, None)
-        self.forget(subscription)
+        self.forget_rows(subscription)
         for entry in self.waiting:
             if subscription in entry.subscriptions:
                 replacement.session.wait(replace(entry, subscriptions=(replacement,)))
@@ -319,11 +324,6 @@ class BridgeSession:
     def _set_waiting(self, entries: Iterable[Entry]) -> None:
         self.waiting = deque(list(entries))
         self.waiting_bytes = sum(one.size for one in self.waiting)
-
-    @property
-    def _may_send(self) -> bool:
-        connection = self.connection
-        return connection is not None and len(self.in_flight) < self._most_in_flight and connection.takes_more
 
 
 def failure_property(failure: CallError) -> str:

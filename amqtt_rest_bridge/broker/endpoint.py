@@ -59,12 +59,12 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in two iterations of the loop
-_MOST_PUBLISHED_BYTES: Final = 8 << 20  # of these publications; beyond it the bridge is not read
-_MOST_KNOWN: Final = 1024  # topics whose receivers are cached
-_LONGEST_KNOWN: Final = 256  # characters of such a topic
+_MOST_PUBLISHED_BYTES: Final = 8 << 20  # of these publications; while they have more, the bridge is not read
+_MOST_CACHED_TOPICS: Final = 1024  # whose receivers are cached
+_LONGEST_CACHED_TOPIC: Final = 256  # characters of such a topic
 _RETAINED_AT_ONCE: Final = 100  # retained messages compared with filters in one iteration of the loop
 _LOOK_SECONDS: Final = 0.005  # between two looks at a session that is sending retained messages
-_LOOKS: Final = 200  # after so many, SUBACK is sent although some messages still wait
+_MOST_LOOKS: Final = 200  # then SUBACK is sent, even if some of the messages still wait
 _QUIET_SECONDS: Final = 1.0  # between two lines about dropped messages
 
 
@@ -101,14 +101,14 @@ class PrivateEndpoint:
         self._sessions: dict[str, BridgeSession] = {}
         self._keys_in_flight: set[str] = set()  # of the messages on disk that are in flight in any session
         self._by_key: dict[tuple[str, ...], EventSubscription] = {}  # all subscriptions, by `EventSubscription.key`
-        self._index: TopicIndex[EventSubscription] | None = None  # of them; None: to be built again
+        self._index: TopicIndex[EventSubscription] | None = None  # of the subscriptions; None: to be built again
         # The topics of all events; None unless the bridge subscribes to unmatched topics.
         self._event_topics: TopicIndex[EventSubscription] | None = None
-        self._receivers: dict[str, tuple[Receiver, ...]] = {}
+        self._receivers: dict[str, tuple[Receiver, ...]] = {}  # by topic: a cache
         self._connections: set[BridgeConnection] = set()
-        self._ready_session: BridgeSession | None = None  # which said that the bridge is ready
+        self._ready_session: BridgeSession | None = None  # the session that said that the bridge is ready
         self._heard = False  # whether a packet has come since `has_heard` was last called
-        # Subscriptions that are to get retained messages; then their SUBACK, with this packet id, is sent.
+        # Subscriptions that wait for retained messages; for each the connection and the packet id of its SUBACK.
         self._wants_retained: list[tuple[EventSubscription, BridgeConnection, int]] = []
         self._retained_task: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
@@ -138,7 +138,7 @@ class PrivateEndpoint:
         if self.address.folder is not None:
             shutil.rmtree(self.address.folder, ignore_errors=True)
 
-    # Called by the broker's side.
+    # Messages for the bridge.
 
     def offer(
         self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (),
@@ -175,7 +175,7 @@ class PrivateEndpoint:
             message, failure = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))
         for session, subscriptions in receivers:
             wanting = subscriptions
-            if taken:  # an event that took the message may be lossless no longer: a reload came after the packet
+            if taken:  # not a second time to an event that took the packet as lossless, and is ordinary since a reload
                 wanting = tuple([one for one in subscriptions if one.name not in taken])
             if wanting:
                 self._put(session, Entry(message, wanting, hops, failure=failure))
@@ -185,6 +185,60 @@ class PrivateEndpoint:
         for session, subscriptions in self._receivers_of(topic):
             if subscriptions[0].name is None:
                 self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
+
+    def has_receivers(self, topic: str) -> bool:
+        """Return whether a session receives the messages of a topic."""
+        return bool(self._receivers_of(topic))
+
+    def _receivers_of(self, topic: str) -> tuple[Receiver, ...]:
+        """Return the sessions that receive the messages of a topic; those of lossless events come from `Lossless`."""
+        if self._index is None:
+            subscribed = [one for one in self._by_key.values() if one.lossless is None]
+            self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
+            events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
+            self._event_topics = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
+        by_session: dict[BridgeSession, list[EventSubscription]] = {}
+        for subscription in self._index[topic]:
+            by_session.setdefault(subscription.session, []).append(subscription)
+        receivers = tuple([Receiver(session, tuple(found)) for session, found in by_session.items()])
+        if len(topic) <= _LONGEST_CACHED_TOPIC:
+            if len(self._receivers) >= _MOST_CACHED_TOPICS:
+                self._receivers.clear()
+            self._receivers[topic] = receivers
+        return receivers
+
+    def _put(self, session: BridgeSession, entry: Entry) -> None:
+        """Send a message to a session: at once, or through its queue.
+
+        If the queue has no room, the bridge gets the message with the failure that ends it. While the bridge is away,
+        the message is dropped.
+        """
+        if session.takes_at_once:
+            session.send(entry)
+            return
+        message = entry.message
+        if not session.is_kept or message is None or session.waiting_bytes + entry.size <= self._queue_bytes:
+            session.wait(entry)
+        elif session.connection is None:
+            self.note_dropped(entry)
+        else:
+            bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
+            failure = QUEUE_BYTES_FULL.error(
+                f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
+            )
+            session.send_with_failure(replace(entry, message=replace(message, payload=b"")), failure)
+
+    def note_dropped(self, entry: Entry) -> None:
+        """Count and log a message that is dropped because too many wait."""
+        self.dropped += 1
+        self.reports.send_soon()
+        if count := self._drop_warnings.count():
+            topic = "?" if entry.message is None else loggable(entry.message.topic)
+            log.error(
+                "%d message(s) dropped, the last on %s: the bridge is away, or behind, and too many wait", count, topic
+            )
+
+    # The state of the bridge.
 
     def has_heard(self) -> bool:
         """Return whether the bridge has sent a packet since the last call, or is not being read at present."""
@@ -200,15 +254,15 @@ class PrivateEndpoint:
                     count.update({one.name[0] for one in entry.subscriptions if one.name is not None})
         return dict(count)
 
-    # Called by connections and sessions.
-
-    def has_room(self) -> bool:
-        """Return whether the bridge may publish more."""
-        return self._publisher.waiting_bytes <= _MOST_PUBLISHED_BYTES
+    # Connections, and the packets of the bridge.
 
     def connection_opened(self, connection: BridgeConnection) -> None:
         """Note a new connection."""
         self._connections.add(connection)
+
+    def has_room(self) -> bool:
+        """Return whether the bridge may publish more."""
+        return self._publisher.waiting_bytes <= _MOST_PUBLISHED_BYTES
 
     def act_on(self, connection: BridgeConnection, packet: Any) -> None:
         """Act on a packet of the bridge; raises `PacketError` for one that MQTT does not allow here."""
@@ -235,25 +289,6 @@ class PrivateEndpoint:
                     pass
                 case _:
                     raise protocol_error(f"{type(packet).__name__} of a client")
-
-    def connection_ended(self, connection: BridgeConnection) -> None:
-        """Detach the session of a connection that has ended; delete the session unless it is kept."""
-        self._connections.discard(connection)
-        session = connection.session
-        if session is None or session.connection is not connection:
-            return
-        session.disconnected()
-        if session is self._ready_session:
-            self._ready_session = None
-            self.ready.clear()
-            if not connection.is_leaving:
-                self.on_away()
-        if not session.is_kept or not session.subscriptions:
-            for key in list(session.subscriptions):
-                self._unsubscribe(session, key)
-            del self._sessions[session.client_id]
-
-    # What the packets mean.
 
     def _connect(self, connection: BridgeConnection, packet: private.ConnectPacket) -> None:
         if self.address.password is not None and not secrets.compare_digest(
@@ -300,20 +335,47 @@ class PrivateEndpoint:
             if earlier is not None and earlier.session is not session:
                 earlier.session.hand_over(earlier, subscription)
             if name is not None and self._lossless is not None:
-                if bounds is None:
-                    self._lossless.keep_no_more(name, session)
-                else:
-                    most, most_bytes, batch_size, batch_seconds = bounds.split()  # see `private.LOSSLESS`
-                    event = LosslessEvent(
-                        *name, packet.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds)
-                    )
-                    self._lossless.subscribe(event, session)
+                self._subscribe_lossless(self._lossless, subscription, name)
         if packet.retained:
             self._wants_retained.append((subscription, connection, packet.packet_id))
             if self._retained_task is None:
                 self._retained_task = asyncio.create_task(self._send_retained())
         if packet.topic_filter == BROKER_TOPIC:
             self.reports.begin()
+
+    def _subscribe_lossless(self, lossless: Lossless, subscription: EventSubscription, name: EventName) -> None:
+        """Keep the messages of a lossless event on disk from now on; end that for an event that is not lossless."""
+        bounds = subscription.lossless
+        if bounds is None:
+            lossless.stop_keeping(name, subscription.session)
+            return
+        most, most_bytes, batch_size, batch_seconds = bounds.split()  # see `private.LOSSLESS`
+        event = LosslessEvent(
+            *name, subscription.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds)
+        )
+        lossless.subscribe(event, subscription.session)
+
+    async def _send_retained(self) -> None:
+        """Send retained messages to the subscriptions that wait for them, some in each iteration of the loop."""
+        try:
+            while self._wants_retained:
+                wanting, self._wants_retained = self._wants_retained, []
+                index = TopicIndex([(one.topic_filter, one) for one, _, _ in wanting])
+                for number, (topic, payload) in enumerate(self._retained(), start=1):
+                    for one in index[topic]:
+                        entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
+                        self._put(one.session, entry)
+                    if number % _RETAINED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                for session in {one.session for one, _, _ in wanting}:
+                    for _ in range(_MOST_LOOKS):
+                        if not session.waiting:
+                            break
+                        await asyncio.sleep(_LOOK_SECONDS)
+                for _, connection, packet_id in wanting:
+                    connection.write(private.suback(packet_id))
+        finally:
+            self._retained_task = None
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
         subscription = session.subscriptions.pop(key, None)
@@ -323,7 +385,12 @@ class PrivateEndpoint:
         self._clear_index()
         if subscription.name is not None and self._lossless is not None:
             self._lossless.unsubscribe(subscription.name)
-            session.forget(subscription)
+            session.forget_rows(subscription)
+
+    def _clear_index(self) -> None:
+        """Forget the index and the receivers, since subscriptions have changed; the next message rebuilds them."""
+        self._index = None
+        self._receivers.clear()
 
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
         """Queue a publication of the bridge, which is acknowledged after its turn."""
@@ -359,86 +426,22 @@ class PrivateEndpoint:
         if self._lossless is not None:
             self._lossless.bridge_is_ready()
 
-    # Messages on their way to sessions.
-
-    def _clear_index(self) -> None:
-        """Forget the index and the receivers, since subscriptions have changed; the next message rebuilds them."""
-        self._index = None
-        self._receivers.clear()
-
-    def has_receivers(self, topic: str) -> bool:
-        """Return whether a session receives the messages of a topic."""
-        return bool(self._receivers_of(topic))
-
-    def _receivers_of(self, topic: str) -> tuple[Receiver, ...]:
-        """Return the sessions that receive the messages of a topic. Lossless events receive theirs from `Lossless`."""
-        if self._index is None:
-            subscribed = [one for one in self._by_key.values() if one.lossless is None]
-            self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
-            events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
-            self._event_topics = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
-        by_session: dict[BridgeSession, list[EventSubscription]] = {}
-        for subscription in self._index[topic]:
-            by_session.setdefault(subscription.session, []).append(subscription)
-        receivers = tuple([Receiver(session, tuple(found)) for session, found in by_session.items()])
-        if len(topic) <= _LONGEST_KNOWN:
-            if len(self._receivers) >= _MOST_KNOWN:
-                self._receivers.clear()
-            self._receivers[topic] = receivers
-        return receivers
-
-    def _put(self, session: BridgeSession, entry: Entry) -> None:
-        """Send a message to a session: at once, or through its queue.
-
-        If the queue has no room, the bridge gets the message with the failure that ends it. While the bridge is away,
-        the message is dropped.
-        """
-        if session.takes_at_once:
-            session.send(entry)
+    def connection_ended(self, connection: BridgeConnection) -> None:
+        """Detach the session of a connection that has ended; delete the session unless it is kept."""
+        self._connections.discard(connection)
+        session = connection.session
+        if session is None or session.connection is not connection:
             return
-        message = entry.message
-        if not session.is_kept or message is None or session.waiting_bytes + entry.size <= self._queue_bytes:
-            session.wait(entry)
-        elif session.connection is None:
-            self.drop(entry)
-        else:
-            bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
-            failure = QUEUE_BYTES_FULL.error(
-                f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
-            )
-            session.send_with_failure(replace(entry, message=replace(message, payload=b"")), failure)
-
-    def drop(self, entry: Entry) -> None:
-        """Count and log a message that is dropped because too many wait."""
-        self.dropped += 1
-        self.reports.send_soon()
-        if count := self._drop_warnings.count():
-            topic = "?" if entry.message is None else loggable(entry.message.topic)
-            log.error(
-                "%d message(s) dropped, the last on %s: the bridge is away, or behind, and too many wait", count, topic
-            )
-
-    async def _send_retained(self) -> None:
-        """Send retained messages to the subscriptions that wait for them, some in each iteration of the loop."""
-        try:
-            while self._wants_retained:
-                wanting, self._wants_retained = self._wants_retained, []
-                index = TopicIndex([(one.topic_filter, one) for one, _, _ in wanting])
-                for number, (topic, payload) in enumerate(self._retained(), start=1):
-                    for one in index[topic]:
-                        entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
-                        self._put(one.session, entry)
-                    if number % _RETAINED_AT_ONCE == 0:
-                        await asyncio.sleep(0)
-                for session in {one.session for one, _, _ in wanting}:
-                    for _ in range(_LOOKS):
-                        if not session.waiting:
-                            break
-                        await asyncio.sleep(_LOOK_SECONDS)
-                for _, connection, packet_id in wanting:
-                    connection.write(private.suback(packet_id))
-        finally:
-            self._retained_task = None
+        session.disconnected()
+        if session is self._ready_session:
+            self._ready_session = None
+            self.ready.clear()
+            if not connection.is_leaving:
+                self.on_away()
+        if not session.is_kept or not session.subscriptions:
+            for key in list(session.subscriptions):
+                self._unsubscribe(session, key)
+            del self._sessions[session.client_id]
 
 
 def _subscription_key(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:

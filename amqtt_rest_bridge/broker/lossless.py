@@ -1,12 +1,14 @@
 """Lossless routes: a message is written to disk before amqtt acknowledges it, and stays there until its call has ended.
 
 `Lossless.on_packet` is amqtt's hook `mqtt_packet_received`. amqtt starts it before the task that acts on the packet. So
-what the hook does before its first `await` is done before the PUBACK (PUBREC), and before amqtt asks the ACL. The
-message is written first (`store.spool`). Then the ACL, if there is one, is asked (`acl`), and the message is sent to
-the bridge (`bridge_session`) or removed.
+what the hook does before its first `await` is done before the PUBACK (PUBREC), and before amqtt asks the ACL:
 
-A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them. The rows of
-an event are put into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one.
+1. The message is written to disk (`store.spool`), a *row* for each lossless event that subscribes to it.
+2. If there is an ACL, it is asked (`acl`). The rows of a forbidden message are removed.
+3. The row is put into the `RowQueue` of its event: a session of the bridge (`bridge_session`). Rows of an event without
+   a queue stay on disk until the bridge subscribes to the event.
+4. When the call has ended, `forget_row` removes the row.
+
 Everything but the constructor runs on the broker's loop.
 """
 
@@ -77,8 +79,8 @@ class RowQueue(Protocol):
 class TakenPayload(bytes):
     """The payload of a message on `topic` that lossless `events` took from its packet.
 
-    amqtt carries this object from the packet to its broadcast, which so knows the events that already have the message,
-    even if a reload came in between. If amqtt drops the message, there is nothing to clean up.
+    amqtt hands this object on from the packet to the broadcast of the message. There `taken_by` reads which events
+    already have the message, even if a reload came in between. If amqtt drops the message, nothing has to be undone.
     """
 
     topic: str
@@ -86,7 +88,7 @@ class TakenPayload(bytes):
 
 
 def message_at(topic: str, payload: bytes, now: float, first_received: float | None) -> Message:
-    """Return a message received `now`; `first_received` is None unless it is published again."""
+    """Return a message received `now`; `first_received` is when a broker first received one that is published again."""
     if first_received is None:
         return Message(topic, payload, now)
     return Message(topic, payload, min(first_received, now), None, sent_again=now)
@@ -95,7 +97,7 @@ def message_at(topic: str, payload: bytes, now: float, first_received: float | N
 def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
     """Return the events that took a message of this session before its PUBACK.
 
-    Empty for a message that a plugin publishes again, on another topic or without a session.
+    Empty if a plugin publishes the same payload again, on another topic or without a session.
     """
     if session is None or not isinstance(payload, TakenPayload) or payload.topic != topic:
         return ()
@@ -138,11 +140,11 @@ class Lossless:
         self._spool = spool
         self._clock = clock
         self._report_error = report_error
-        self._largest = max_message_bytes
+        self._max_message_bytes = max_message_bytes
         self._acl = acl
         self._acl_queue = AclQueue(self, acl, acl_times or AclTimes())
         self._subscriptions: dict[EventName, _Subscription] = {}
-        self._queues: dict[EventName, RowQueue] = {}  # also of events that were lossless and have rows
+        self._queues: dict[EventName, RowQueue] = {}  # also of events that were lossless and still have rows
         self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
         self._rows = RowIndex()
         self._undecided: set[str] = set()  # keys of rows that wait for the ACL
@@ -159,7 +161,7 @@ class Lossless:
 
     @property
     def has_events(self) -> bool:
-        """Return whether there are lossless events, so that `on_packet` has to see packets."""
+        """Return whether the bridge has lossless events."""
         return bool(self._subscriptions)
 
     @property
@@ -185,23 +187,23 @@ class Lossless:
         batch = BatchNumbers(wanted.batch_size, wanted.batch_seconds) if wanted.batch_size else None
         self._subscriptions[wanted.name] = _Subscription(wanted, queue, batch)
         self._index = None
-        self._put_rows(wanted.name, queue)
+        self._set_queue(wanted.name, queue)
 
-    def keep_no_more(self, name: EventName, queue: RowQueue) -> None:
-        """Keep no more messages for an event that is no longer lossless; `queue` gets the rows that it has on disk."""
+    def stop_keeping(self, name: EventName, queue: RowQueue) -> None:
+        """Keep no more messages of an event that is not lossless, or no longer; `queue` gets the rows that it has."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
-        self._put_rows(name, queue)
+        self._set_queue(name, queue)
 
     def unsubscribe(self, name: EventName) -> None:
-        """Keep no more messages for an event; its rows stay on disk until it has a queue again."""
+        """Keep no more messages of an event that has ended; its rows stay on disk until it has a queue again."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._queues.pop(name, None)
         self._rows.exclude_event(name)
 
-    def put_again(self, keys: Iterable[str]) -> None:
-        """Put rows into the queues that their events have now, since their session ended before their calls."""
+    def put_rows(self, keys: Iterable[str]) -> None:
+        """Put rows into the queues that their events have now: their calls have not ended, and their session has."""
         for key in keys:
             self._put_row(key, None)
 
@@ -308,7 +310,7 @@ class Lossless:
             self._index = TopicIndex((one.event.topic_filter, one) for one in self._subscriptions.values())
         return self._index[topic]
 
-    def _put_rows(self, name: EventName, queue: RowQueue) -> None:
+    def _set_queue(self, name: EventName, queue: RowQueue) -> None:
         """Set the queue of an event. A new queue gets those of the event's rows that the ACL has permitted."""
         self._rows.include_event(name)
         before, self._queues[name] = self._queues.get(name), queue
@@ -355,8 +357,8 @@ class Lossless:
 
         A route without rows takes one message, even if it is larger than OVERLOAD_BYTES.
         """
-        if size > self._largest:
-            what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
+        if size > self._max_message_bytes:
+            what = f"the message has {size} bytes, max_message_bytes allows {self._max_message_bytes}"
             return catalogue.MESSAGE_TOO_LARGE.error(what)
         rows = self._rows.of_route(event.route)
         if not rows.count:

@@ -406,7 +406,7 @@ def test_rows_whose_session_has_ended_go_into_the_queues_that_their_events_have_
     rig.unsubscribe(("R", "F"))
     rig.subscribe(E, other)
     other.put_rows.clear()
-    rig.put_again([ended, of_f, of_e])
+    rig.put_rows([ended, of_f, of_e])
     assert other.put_rows == [(E.name, of_e, None, 0)]
 
 
@@ -416,7 +416,7 @@ def test_an_event_that_is_lossless_no_longer_sends_its_rows_and_keeps_no_more(be
 
     async def scenario() -> None:
         await rig.take(b"1")
-        rig.keep_no_more(E.name, main)
+        rig.stop_keeping(E.name, main)
         await rig.take(b"2")
         rig.offer("in/x", b"3", 0, ())
 
