@@ -42,6 +42,7 @@ def row(route: RouteNumbers, history: History) -> Row:
     shown_error = ""
     if error is not None:
         shown_error = str(error["code"]) if error["message"] == reason else f"{error['code']}: {error['message']}"
+        shown_error += " (it has passed)" if status.get("health") == "Green" else ""
     return {
         "name": route.name,
         "health": str(status.get("health", "-")),
