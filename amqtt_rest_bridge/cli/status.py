@@ -26,7 +26,7 @@ from amqtt_rest_bridge.cli.admin_client import ADMIN_HELP, Admin, AdminClient, A
 from amqtt_rest_bridge.cli.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status_reporter import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
-from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, filters
+from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, notice_filters
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.settings import ADMIN_VARIABLE
 
@@ -148,7 +148,7 @@ async def watch_broker(address: Address, group: str | None) -> AsyncGenerator[Ov
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError):  # Windows
         loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
-    topics = [status_topic("+"), reload_topic()] if group is None else filters(group)
+    topics = [status_topic("+"), reload_topic()] if group is None else notice_filters(group)
     async with connected(address, topics) as subscriber:
         feed = _Feed(subscriber, group)
         quiet = time.monotonic() + _QUIET_SECONDS
@@ -179,7 +179,7 @@ class _Feed:
             return None
         status = parse_status(message.payload)
         if self._group is not None:
-            self._group.take(message.topic, message.payload, status, time.time())
+            self._group.receive(message.topic, message.payload, status, time.time())
         elif message.topic == reload_topic():
             self._reload_failure = _parse(message.payload)
         elif status is not None:
@@ -285,7 +285,7 @@ def _print_overview(overview: Overview, nothing: str, *, as_json: bool) -> None:
     for trouble in overview.troubles:
         print(trouble, file=sys.stderr)
     if as_json:
-        print(json.dumps(status_table.in_order(statuses) if group is None else group.members(), indent=2))
+        print(json.dumps(status_table.in_order(statuses) if group is None else group.to_json(), indent=2))
         return
     console = Console(highlight=False, width=_UNBOUNDED)
     with console.capture() as printed:

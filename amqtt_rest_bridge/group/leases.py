@@ -1,22 +1,26 @@
-"""Who holds the slots of a group: notices of workers come in, intents come out. Pure: nothing is sent here.
+"""Who holds the slots of a group, as one worker sees it: notices come in, intents come out. Pure: it sends nothing.
 
-`group.sessions` passes the notices in; `group.member` asks for intents twice a second and carries them out. A notice is
-a retained message that all workers of the group receive. Other payloads on these topics are ignored.
+`group.sessions` passes the notices of all workers in; `group.member` asks for intents twice a second and carries them
+out. A notice is a retained message that all workers of the group receive. Other payloads on these topics are ignored.
 
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
   `adopt_seconds`. Its will and a planned stop remove it; the broker drops it if it is not repeated in `adopt_seconds`.
-- `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a lease which
-  comes late, or twice, changes nothing. If two claims have the same term, the one that the broker sends first holds;
-  a third worker believes the last one that comes, since the holder repeats its lease.
+- `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so a lease that comes late
+  or twice changes nothing. If two workers claim a slot with the same term, the claim that the broker sends first wins.
+  Any other worker believes the lease that comes last, since the holder repeats its lease.
 
 A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Each worker counts that silence
 by its own monotonic clock, since the clocks of machines differ and jump. `until` in a notice is only shown to people.
 
 All workers compute the same shares: `shares` depends only on which workers live and which slots they hold, and moves as
-few slots as even shares need. A holder hands a slot over by a lease that names the next one; a slot without a living
-holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have
-received the new lease, two workers may believe that they hold the slot. Both connect with the client ids of the slot,
-so the broker serves only the later one.
+few slots as even shares need. A slot changes hands in two ways:
+
+- Its holder hands it over, with a lease that names the next holder.
+- If no living worker holds it, the worker whose share it is claims it, and holds it once the broker has sent the claim
+  back.
+
+Until all workers have received the new lease, two of them may believe that they hold the slot. Both then connect with
+the same client ids, which are those of the slot, so the broker serves only the one that has connected last.
 
 `KnownWorkers` says who lives, `Leases` who holds which slot, and `shares` who is to hold it.
 """
@@ -33,17 +37,17 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-_MOST_TERM: Final = 1 << 53
+_TERM_LIMIT: Final = 1 << 53
 _NAME: Final = r"^[^+#/\0]*\Z"
 
-_BEATS: Final = 3  # notices within `adopt_seconds`
+_HEARTBEATS: Final = 3  # presences that a worker publishes within `adopt_seconds`
 GONE_SECONDS: Final = 3.0
-"""A worker whose presence was removed may connect again within this time; then its slots are free."""
-_REPEAT_SECONDS: Final = 2.0  # until a claim or grant that has not come back is published again
+"""For so long a worker whose presence was removed keeps its slots: it may connect again."""
+_REPEAT_SECONDS: Final = 2.0  # a claim or grant that has not come back after so long is published again
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: after a longer pause this worker itself was suspended
-_UNHEARD_PART: Final = 1 / 6  # of `adopt_seconds`: a worker that does not hear itself for so long claims nothing
+_UNHEARD_PART: Final = 1 / 6  # of `adopt_seconds`: a worker whose notices have not come back for so long claims nothing
 MOST_WORKERS: Final = 1024
-"""How many workers of a group are known, at most: anyone may forge notices where the broker does not forbid it."""
+"""The most workers of a group that are known. There may be more notices: any client may forge them."""
 
 
 def lease_topic(group: str, slot: int | str) -> str:
@@ -69,11 +73,11 @@ class _Content(Struct, frozen=True):
 
 
 class Presence(_Content, frozen=True):
-    """What a living worker announces; times are epoch seconds, `slot` is the one that it prefers.
+    """What a living worker announces. Times are epoch seconds.
 
-    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. A worker
-    that `leaves` gets no more slots, and keeps its own until it has handed them over. `slots` is its setting: it opens
-    no slot beyond them.
+    `routes` is the hash of its route set, `version` that of its software. `slots` is its setting: it opens only slots
+    below this number. `slot` is the slot that it prefers. `every` names its events with EVERY. A worker that `leaves`
+    gets no more slots, and keeps those that it has until it has handed them over.
     """
 
     worker: Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
@@ -90,15 +94,15 @@ class Presence(_Content, frozen=True):
 class Lease(_Content, frozen=True):
     """Which `worker` holds a slot ("": none), and since when. Times are epoch seconds.
 
-    `term` counts changes of hands. `waits` says that calls of the last holder may still run, since it crashed or did
-    not wait for their end.
+    `term` counts changes of hands. `waits` says that the new holder has to wait, since calls of the last one may still
+    run: it crashed, or did not wait for their end.
     """
 
     worker: Annotated[str, Meta(max_length=128, pattern=_NAME)]
     until: float
     routes: str
     version: str
-    term: Annotated[int, Meta(gt=0, lt=_MOST_TERM)]
+    term: Annotated[int, Meta(gt=0, lt=_TERM_LIMIT)]
     since: float
     waits: bool = False
 
@@ -107,7 +111,7 @@ C = TypeVar("C", Presence, Lease)
 
 
 def parse(payload: bytes, kind: type[C]) -> C | None:
-    """Return the presence or lease that a payload holds, None if it holds none."""
+    """Return the presence or lease that a payload holds, None for any other payload."""
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -125,7 +129,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Intent: stop serving a slot, then call `Leases.grant`, which gives it to the worker whose share it is then."""
+    """Intent: stop serving a slot, then call `Leases.grant`, which gives the slot to the worker whose share it is."""
 
     slot: int
 
@@ -141,7 +145,7 @@ class GroupView:
     workers: Mapping[str, Presence]
 
     def leader(self, event: str) -> str | None:
-        """Return the lowest id of a living worker whose routes have an event with EVERY, None where none has it."""
+        """Return the worker that runs an event with EVERY: the lowest id of those that have it, None if none has."""
         return min((worker for worker, presence in self.workers.items() if event in presence.every), default=None)
 
     @cached_property
@@ -151,12 +155,12 @@ class GroupView:
 
     @property
     def slot_counts(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the ids of living workers by how many slots the group has for them."""
+        """Return the ids of living workers by their setting `slots`."""
         return workers_by({worker: str(presence.slots) for worker, presence in self.workers.items()})
 
 
 def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]]:
-    """Return the ids of workers by the value that they have; workers with the value None are left out."""
+    """Return the ids of workers by their value; workers with the value None are left out."""
     found: dict[str, tuple[str, ...]] = {}
     for worker, value in values.items():
         if value is not None:
@@ -171,7 +175,7 @@ class _KnownWorker:
     presence: Presence
     heard: float  # when the presence came last
     gone_at: float | None = None  # when it was removed
-    has_come: bool = True  # the presence has come on the present connection
+    is_confirmed: bool = True  # the presence has come on the present connection
 
 
 class KnownWorkers:
@@ -184,9 +188,9 @@ class KnownWorkers:
     """
 
     def __init__(self, group: str, own: Presence, adopt_seconds: float) -> None:
-        self.own = own
-        """The presence of this worker; its `until` is that of its next notice."""
-        self.ordered_until = -math.inf
+        self.own_presence = own
+        """The presence of this worker. `notice` sets its `until`."""
+        self.safe_until = -math.inf
         """Until this time no other worker counts this one as gone, so none claims its slots."""
         self._group = group
         self._adopt_seconds = adopt_seconds
@@ -201,24 +205,24 @@ class KnownWorkers:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
         self._connected = self._unheard_since = None
         # The will may have removed this worker's presence now.
-        self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
+        self.safe_until = min(self.safe_until, now + min(GONE_SECONDS, self._adopt_seconds))
         for known in self._known.values():
-            known.has_come = False
+            known.is_confirmed = False
 
     def connected(self, now: float, silence_seconds: float) -> None:
-        """Note that all retained notices have come. Workers without one were removed while this worker was away."""
+        """Note that all retained notices have come, and forget the workers without one: they have left meanwhile."""
         self._silence_seconds = silence_seconds
         self._connected = self._next_presence = self._last_look = now
-        self._known = {worker: known for worker, known in self._known.items() if known.has_come}
+        self._known = {worker: known for worker, known in self._known.items() if known.is_confirmed}
 
     def receive(self, worker: str, payload: bytes, now: float) -> None:
-        """Take the presence of a worker, or (empty) its removal."""
-        is_own, known, presence = worker == self.own.worker, self._known.get(worker), parse(payload, Presence)
-        is_one_too_many = known is None and not is_own and len(self._known) >= MOST_WORKERS
-        if presence is not None and presence.worker == worker and not is_one_too_many:
+        """Take the presence of a worker, or an empty payload, which removes it."""
+        is_own, known, presence = worker == self.own_presence.worker, self._known.get(worker), parse(payload, Presence)
+        has_room = known is not None or is_own or len(self._known) < MOST_WORKERS
+        if presence is not None and presence.worker == worker and has_room:
             self._known[worker] = _KnownWorker(presence, now)
             if is_own and self._unheard_since is not None:
-                self.ordered_until = self._unheard_since + min(self._adopt_seconds, self._silence_seconds)
+                self.safe_until = self._unheard_since + min(self._adopt_seconds, self._silence_seconds)
                 self._unheard_since = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
@@ -226,14 +230,14 @@ class KnownWorkers:
             self._next_presence = now  # it was removed by the will of an earlier connection, or by another client
 
     def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
-        """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
-        self.own, self._next_presence = replace(self.own, routes=routes, every=every), -math.inf
+        """Use another route set: its hash and the names of its events with EVERY are published at once."""
+        self.own_presence, self._next_presence = replace(self.own_presence, routes=routes, every=every), -math.inf
 
     def renew(self, now: float, clock: float) -> Notice | None:
-        """Return this worker's presence if it is time to publish it again, else None; forget workers long gone."""
+        """Return this worker's presence if it is time to publish it again, else None. Forget workers long gone then."""
         if now < self._next_presence:
             return None
-        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence_seconds / 2)
+        self._next_presence = now + min(self._adopt_seconds / _HEARTBEATS, self._silence_seconds / 2)
         self._unheard_since = now if self._unheard_since is None else self._unheard_since
         long_ago = now - 2 * self._adopt_seconds
         self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
@@ -241,9 +245,9 @@ class KnownWorkers:
 
     def notice(self, clock: float) -> Notice:
         """Return this worker's presence as it is published, with the time after which the broker drops it."""
-        presence = replace(self.own, until=clock + self._adopt_seconds)
+        presence = replace(self.own_presence, until=clock + self._adopt_seconds)
         seconds = math.ceil(self._adopt_seconds)
-        return Notice(presence_topic(self._group, self.own.worker), presence.payload, seconds)
+        return Notice(presence_topic(self._group, self.own_presence.worker), presence.payload, seconds)
 
     def exclude_pause(self, now: float) -> None:
         """If this worker was suspended since the last call, do not count that time as silence of the other workers."""
@@ -258,7 +262,7 @@ class KnownWorkers:
         return self._connected is not None
 
     def unheard_seconds(self, now: float) -> float:
-        """Return how long ago this worker published the presence that has not come back to it, 0 if it has."""
+        """Return for how long this worker has published its presence without receiving it back; 0 if it came back."""
         return 0.0 if self._unheard_since is None else now - self._unheard_since
 
     def is_heard(self, now: float) -> bool:
@@ -269,30 +273,30 @@ class KnownWorkers:
         return self.unheard_seconds(now) < max(self._adopt_seconds / 2, 1.0)
 
     def is_cut_off(self, now: float) -> bool:
-        """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
+        """Return whether this worker's notices have not come back for so long that it has to end its connection."""
         return self.unheard_seconds(now) >= max(self._adopt_seconds, self._silence_seconds)
 
     def candidates(self, now: float) -> dict[str, Presence]:
-        """Return the living workers that can be given slots, by id: those that do not leave."""
+        """Return the workers that can be given slots, by id: they live, and do not leave."""
         living = {worker: known.presence for worker, known in self._known.items() if self._is_alive(known, now)}
-        living[self.own.worker] = self.own
+        living[self.own_presence.worker] = self.own_presence
         return {worker: presence for worker, presence in living.items() if not presence.leaves}
 
     def may_hold(self, worker: str, now: float) -> bool:
-        """Return whether a worker keeps the slots that its leases name: it lives, or may connect again soon."""
-        if worker in ("", self.own.worker):
+        """Return whether a worker keeps its slots: it lives, or its presence was removed just now."""
+        if worker in ("", self.own_presence.worker):
             return worker != ""
         known = self._known.get(worker)
         if known is not None and known.gone_at is None:
             return self._is_alive(known, now)
-        # A worker without presence was gone when this one connected, at the latest.
+        # A worker that is not known had gone by the time when this one connected.
         gone_at = (self._connected or now) if known is None else known.gone_at
         return gone_at is not None and now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
 
     def presence_of(self, worker: str) -> Presence | None:
         """Return the last presence of a worker, None if it is not known."""
-        if worker == self.own.worker:
-            return self.own
+        if worker == self.own_presence.worker:
+            return self.own_presence
         return None if (known := self._known.get(worker)) is None else known.presence
 
     def _is_alive(self, known: _KnownWorker, now: float) -> bool:
@@ -301,18 +305,18 @@ class KnownWorkers:
 
 @dataclass(slots=True)
 class _Slot:
-    """What is known of a slot, and what this worker has published of it.
+    """What is known of a slot, and what this worker has published about it.
 
-    A claim becomes the `lease` once the broker has sent it back; a grant becomes it at once. Each is published again
-    until it, or a later lease, has come back.
+    A grant (this worker hands the slot over) is the `lease` at once. A claim (this worker takes the slot) becomes the
+    `lease` once the broker has sent it back. Both are published again until they, or a later lease, have come back.
     """
 
     lease: Lease | None = None  # the last one; its holder may be away
-    has_come: bool = False  # a lease has come on the present connection
-    is_due: bool = False  # the lease is to be published again: the broker may retain an older one
-    is_granted: bool = False  # the lease is a grant of this worker that has not come back
+    is_confirmed: bool = False  # a lease has come on the present connection
+    must_repeat: bool = False  # the lease has to be published again: the broker may retain an older one
+    awaits_grant: bool = False  # the lease is a grant of this worker that has not come back
     claim: Lease | None = None  # of this worker, until it has come back
-    published: float = 0.0  # when the lease or the claim was published last
+    published_at: float = 0.0  # when the lease or the claim was published last
     free_since: float | None = None  # None while a living worker holds the slot
 
     @property
@@ -359,7 +363,7 @@ class Leases:
         """Note that the connection has ended, or that a new one begins to receive retained notices."""
         self.workers.connection_changed(now)
         for slot in self._slots:
-            slot.has_come = False
+            slot.is_confirmed = False
 
     def connected(self, now: float, silence_seconds: float = math.inf) -> None:
         """Note that all retained notices have come.
@@ -368,9 +372,9 @@ class Leases:
         """
         self.workers.connected(now, silence_seconds)
         for slot in self._slots:
-            # If the broker has lost a lease, every worker that knows it publishes it again. The holder alone would not
-            # do: it may not know the lease, if the slot was handed over to it while it was away.
-            slot.is_due |= not slot.has_come
+            # If the broker has lost a lease, every worker that knows it publishes it again. It is not enough that the
+            # holder does: it does not know the lease if the slot was handed over to it while it was away.
+            slot.must_repeat |= not slot.is_confirmed
             slot.free_since = slot.claim = None
 
     def receive(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
@@ -392,13 +396,13 @@ class Leases:
         A lease with a higher term is a change of hands. The known lease, again, only changes its times. Any other
         lease is older than the known one, or has the same term and another holder.
         """
-        known, slot.has_come = slot.lease, True
+        known, slot.is_confirmed = slot.lease, True
         if known is None or lease.term >= known.term:
-            slot.is_granted = False
+            slot.awaits_grant = False
         if slot.claim is not None and lease.term >= slot.claim.term:
             slot.claim = None
         if known is None or lease.term > known.term:
-            slot.lease, slot.is_due = lease, False
+            slot.lease, slot.must_repeat = lease, False
             self.changes += (lease.worker == self.worker) != (known is not None and known.worker == self.worker)
         elif (lease.term, lease.worker) == (known.term, known.worker):
             slot.lease = lease
@@ -408,13 +412,13 @@ class Leases:
             # Then the worker with the higher id raises the term of its lease, at once: a grant that it publishes
             # meanwhile has a higher term still.
             is_raised = lease.term == known.term and self.worker > lease.worker and not retained
-            slot.lease, slot.is_due = replace(known, term=known.term + int(is_raised)), True
+            slot.lease, slot.must_repeat = replace(known, term=known.term + int(is_raised)), True
         elif lease.term == known.term and lease.worker != self.worker:
             # Two other workers have claimed the slot with one term. The one that holds it repeats its lease, and the
             # other one may never have received its claim: the lease that comes last is right in the end.
-            slot.lease, slot.is_due = lease, False
+            slot.lease, slot.must_repeat = lease, False
         elif retained and lease.term < known.term:
-            slot.is_due = True
+            slot.must_repeat = True
 
     # What this worker has to do.
 
@@ -426,56 +430,58 @@ class Leases:
         3. Hand over a slot that is the share of another worker.
         4. Claim a slot that no living worker holds, if it is this worker's share.
         """
-        if not self.workers.is_connected or self.workers.own.leaves:
+        if not self.workers.is_connected or self.workers.own_presence.leaves:
             return []
         self.workers.exclude_pause(now)
         intents: list[Intent] = []
         if (presence := self.workers.renew(now, clock)) is not None:
             intents.append(presence)
             for slot in self._slots:
-                slot.is_due |= slot.holder == self.worker
+                slot.must_repeat |= slot.holder == self.worker
         # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
         may_claim = self.workers.unheard_seconds(now) < self._adopt_seconds * _UNHEARD_PART
-        holders, wanted = self._holders(now), self._shares(now)
+        holders, shares_of = self._holders(now), self._shares(now)
         for number, slot in enumerate(self._slots):
-            is_late = now - slot.published >= _REPEAT_SECONDS
-            if slot.lease is not None and (slot.is_due or (slot.is_granted and is_late)):
-                slot.is_due, slot.published = False, now
+            is_late = now - slot.published_at >= _REPEAT_SECONDS
+            if slot.lease is not None and (slot.must_repeat or (slot.awaits_grant and is_late)):
+                slot.must_repeat, slot.published_at = False, now
                 intents.append(self._notice(number, slot.lease, clock))
-            if holders[number] == self.worker != wanted[number]:
+            is_share = shares_of[number] == self.worker
+            if holders[number] == self.worker and not is_share:
                 intents.append(HandOver(number))
             if holders[number] is not None or not may_claim:
                 slot.free_since = None
-                continue
-            if slot.free_since is None:
-                slot.free_since = now
-            # If the worker whose share it is does not claim the slot within `adopt_seconds`, any worker may.
-            is_mine = wanted[number] == self.worker or now - slot.free_since >= self._adopt_seconds
-            if is_mine and (slot.claim is None or is_late):
+            elif self._should_claim(slot, now, is_share=is_share) and (slot.claim is None or is_late):
                 has_crashed = slot.holder not in ("", self.worker)
                 slot.claim = self._next_lease(slot, self.worker, clock, waits=has_crashed)
-                slot.is_granted, slot.published = False, now
+                slot.awaits_grant, slot.published_at = False, now
                 intents.append(self._notice(number, slot.claim, clock))
         return intents
+
+    def _should_claim(self, slot: _Slot, now: float, *, is_share: bool) -> bool:
+        """Return whether this worker claims a free slot: it is its share, or has been free for `adopt_seconds`."""
+        if slot.free_since is None:
+            slot.free_since = now
+        return is_share or now - slot.free_since >= self._adopt_seconds
 
     def grant(self, number: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
         """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
 
-        The notice names the living worker whose share the slot is, which may be this worker again. It names none if
-        this worker stops and no other one lives. `waits` says that requests of the slot still run.
+        The notice names the worker whose share the slot is, which may be this worker again. It names none if this
+        worker stops and no other one lives. `waits` says that requests of the slot still run.
         """
         slot = self._slots[number]
         if slot.holder != self.worker:
             return None
-        to = self._shares(now)[number] or ""
-        slot.lease = self._next_lease(slot, to, clock, waits=waits)
-        slot.claim, slot.is_granted, slot.published = None, True, now
-        self.changes += to != self.worker
+        next_holder = self._shares(now)[number] or ""
+        slot.lease = self._next_lease(slot, next_holder, clock, waits=waits)
+        slot.claim, slot.awaits_grant, slot.published_at = None, True, now
+        self.changes += next_holder != self.worker
         return self._notice(number, slot.lease, clock)
 
     def stop(self, clock: float) -> Notice:
         """Take no more slots, so that `grant` gives the held ones to other workers; return the notice that says so."""
-        self.workers.own = replace(self.workers.own, leaves=True)
+        self.workers.own_presence = replace(self.workers.own_presence, leaves=True)
         return self.workers.notice(clock)
 
     def farewell(self) -> Notice:
@@ -483,18 +489,19 @@ class Leases:
         return Notice(presence_topic(self._group, self.worker), b"")
 
     def _next_lease(self, slot: _Slot, worker: str, clock: float, *, waits: bool) -> Lease:
-        """Return the lease with which a slot changes hands now; with `worker` "" it is free."""
-        presence = self.workers.presence_of(worker) or self.workers.own
+        """Return the lease that gives a slot to a worker now, or to none if `worker` is ""."""
+        presence = self.workers.presence_of(worker) or self.workers.own_presence
         until = clock + self._adopt_seconds if worker else clock
         return Lease(worker, until, presence.routes, presence.version, slot.next_term, clock, waits)
 
     def _notice(self, slot: int, lease: Lease, clock: float) -> Notice:
+        """Return the notice of a lease; a lease of this worker gets its present times and routes."""
         if lease.worker == self.worker:
-            until, own = clock + self._adopt_seconds, self.workers.own
+            until, own = clock + self._adopt_seconds, self.workers.own_presence
             lease = replace(lease, until=until, routes=own.routes, version=own.version)
         return Notice(lease_topic(self._group, slot), lease.payload)
 
-    # Who holds what, and who is to hold it.
+    # Who holds which slot, and who should hold it.
 
     @property
     def by_slot(self) -> Mapping[int, Lease]:
@@ -508,7 +515,7 @@ class Leases:
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
-        living = self.workers.candidates(now) | {self.worker: self.workers.own}
+        living = self.workers.candidates(now) | {self.worker: self.workers.own_presence}
         return GroupView(self.worker, dict(sorted(living.items())))
 
     def lacks_share(self, now: float) -> bool:
@@ -516,7 +523,7 @@ class Leases:
         return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
 
     def _holders(self, now: float) -> dict[int, str | None]:
-        """Return the living holder of each slot; None where the slot is free, or its holder cannot open it."""
+        """Return the living holder of each slot, None if the slot is free or its holder cannot open it."""
         return {
             number: slot.holder
             if number < self._open_slots(slot.holder) and self.workers.may_hold(slot.holder, now)
@@ -525,51 +532,53 @@ class Leases:
         }
 
     def _open_slots(self, worker: str) -> int:
-        """Return how many of the slots, counted from 0, a worker can open by its own setting."""
+        """Return how many slots, from the first one on, a worker can open by its own setting."""
         presence, most = self.workers.presence_of(worker), len(self._slots)
         return most if presence is None else min(presence.slots, most)
 
     def _shares(self, now: float) -> dict[int, str | None]:
-        """Return which worker each slot belongs to; see `shares`.
+        """Return the worker whose share each slot is; see `shares`.
 
-        Workers with different settings agree on the slots that all of them open: those are shared first, among all.
-        Then the slots that fewer workers open are shared among these.
+        If workers have different settings, the slots that all of them open are shared among all. The further slots are
+        shared among the workers that open them.
         """
-        holders, found, first = self._holders(now), dict[int, str | None](), 0
+        holders, found, begin = self._holders(now), dict[int, str | None](), 0
         living = {worker: presence.slot for worker, presence in self.workers.candidates(now).items()}
-        if self.workers.own.leaves:
+        if self.workers.own_presence.leaves:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
-        for most in sorted({len(self._slots), *map(self._open_slots, living)}):
-            able = {worker: prefers for worker, prefers in living.items() if self._open_slots(worker) >= most}
-            found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
-            first = most
+        for end in sorted({len(self._slots), *map(self._open_slots, living)}):
+            able = {worker: prefers for worker, prefers in living.items() if self._open_slots(worker) >= end}
+            found |= shares(able, {slot: holders[slot] for slot in range(begin, end)})
+            begin = end
         return found
 
 
 def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:
-    """Return which worker each slot belongs to: even shares, and as few moves as they need.
+    """Return the worker whose share each slot is: even shares, and as few moves as they need.
 
     Args:
-        living: The workers that can be given slots: the slot that each prefers, None without.
-        holders: The holder of each slot, None for a free one. One that is not in `living` keeps what it holds.
+        living: The slot that each worker prefers, None for any, for the workers that can be given slots.
+        holders: The holder of each slot, None for a free one. A holder that is not in `living` keeps its slots.
 
-    A holder gives away the slot that it prefers last, and a worker is given the slot that it prefers first. A living
-    worker loses a slot that another one prefers only if even shares take a slot from it anyway.
+    1. Each worker keeps slots up to its share. It keeps the slot that it prefers, and rather gives away those that
+       other workers prefer.
+    2. A worker that has too few is given the slot that it prefers, if that slot is free now.
+    3. Then it is given the other free slots.
     """
     if not living:
         return dict(holders)
     wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
     free = [slot for slot, holder in holders.items() if holder is None]
     held = {worker: [slot for slot, holder in holders.items() if holder == worker] for worker in sorted(living)}
-    size, more = divmod(len(free) + sum(map(len, held.values())), len(living))
-    order = sorted(held, key=lambda worker: (-len(held[worker]), worker))  # the first ones get the larger shares
-    quota = {worker: size + (number < more) for number, worker in enumerate(order)}
-    needed = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
+    size, rest = divmod(len(free) + sum(map(len, held.values())), len(living))
+    order = sorted(held, key=lambda worker: (-len(held[worker]), worker))  # the first ones get a slot of the rest
+    quota = {worker: size + (number < rest) for number, worker in enumerate(order)}
+    demand = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
     for worker, slots in held.items():
-        slots.sort(key=lambda slot: (slot != living[worker], needed[slot], slot))  # used at once
+        slots.sort(key=lambda slot: (slot != living[worker], demand[slot], slot))  # called with this `worker` only
         free += slots[quota[worker] :]
         wanted |= dict.fromkeys(slots[: quota[worker]], worker)
-    left = {worker: quota[worker] - len(held[worker]) for worker in order}
+    left = {worker: quota[worker] - len(held[worker]) for worker in order}  # how many slots it lacks
     for worker in order:
         preferred = living[worker]
         if preferred is not None and preferred in free and left[worker] > 0:

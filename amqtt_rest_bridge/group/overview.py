@@ -1,10 +1,13 @@
-"""A group of workers as its retained notices describe it, and warnings of routes and slots that differ. Pure.
+"""A group of workers as its retained notices describe it (`GroupNotices`), and warnings if its workers differ. Pure.
 
-`GroupNotices` is what `rest-bridge status --group` shows: which workers live, which slots they hold, and one status for
-each route. Any client may publish on these topics, so a payload that is not a notice is ignored. A worker is away if
-its presence was removed (by its will) or has expired while another notice of it is still retained; a planned stop
-removes all its notices. The broker drops a presence that is not renewed, so a presence that comes now is of a living
-worker, even if the clocks of the two machines differ.
+`rest-bridge status --group` shows the first: which workers live, which slots they hold, and one status for each route.
+Any client may publish on these topics, so a payload that is not a notice is ignored.
+
+A worker is away if its presence was removed by its will, or has expired, while another notice of it is still retained.
+A planned stop removes all notices of a worker. The broker drops a presence that is not renewed. So the worker of a
+presence that comes now lives, even if the clocks of the two machines differ.
+
+A worker itself warns of other route sets and slots in its group (`Warnings`).
 """
 
 import contextlib
@@ -35,23 +38,23 @@ log = logging.getLogger(__name__)
 Status = dict[str, Any]
 
 AWAY: Final = "away"
-"""The health of routes whose workers are all away."""
-_LATE_SECONDS: Final = 5.0  # that a notice may be late; clocks of machines differ, too
-_HEARD_SECONDS: Final = 30.0  # how long a worker lives after a notice, whatever its clock says: adopt_seconds
+"""The health of a route whose workers are all away."""
+_LATE_SECONDS: Final = 5.0  # by which a notice may be late, or clocks may differ
+_HEARD_SECONDS: Final = 30.0  # for so long a worker lives after a notice, whatever its clock says: as `adopt_seconds`
 _LOG_SECONDS: Final = 1.0  # between two lines about one thing: notices may be forged
-_MOST_SHOWN: Final = 8  # values, and workers of each, in one line
-_SUMS: Final = ("messages", "errors")
-_MAXIMA: Final = ("latency_ms", "wait_ms")
+_MOST_SHOWN: Final = 8  # in one line: values, and workers of each value
+_ADDED: Final = ("messages", "errors")  # objects in a status of a route: their numbers are added over workers
+_LARGEST: Final = ("latency_ms", "wait_ms")  # of these the largest number counts
 
 
-def filters(group: str) -> list[str]:
+def notice_filters(group: str) -> list[str]:
     """Return the topic filters of all notices of a group."""
     return [worker_status_topic(group, "+", "+"), lease_topic(group, "+"), presence_topic(group, "+")]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSlot:
-    """A slot: its holder since when, None where it was released; `away_since` where the holder is away."""
+    """A slot: its holder, and since when; both are None if the slot is free. `away_since` is set if it is away."""
 
     slot: int
     worker: str | None
@@ -61,7 +64,7 @@ class GroupSlot:
 
 @dataclass(frozen=True, slots=True)
 class GroupWorker:
-    """A worker: its software, the hash of its route set, since when it runs; `away_since` when it is away."""
+    """A worker: the version of its software, the hash of its route set, and since when it runs or is away."""
 
     worker: str
     version: str | None
@@ -84,8 +87,8 @@ class GroupOverview:
         """Return the living workers by the hash of their route set."""
         return workers_by({one.worker: one.routes for one in self.workers if one.away_since is None})
 
-    def members(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
         return asdict(self) | {"route_sets": {routes: list(workers) for routes, workers in self.route_sets.items()}}
 
 
@@ -100,8 +103,8 @@ class GroupNotices:
         self._gone: dict[str, float] = {}  # when one was removed
         self._statuses: dict[str, dict[str, Status]] = {}  # by worker and route
 
-    def take(self, topic: str, payload: bytes, status: Status | None, now: float) -> None:
-        """Take a notice; `status` is what the payload holds where it is the status of a route."""
+    def receive(self, topic: str, payload: bytes, status: Status | None, now: float) -> None:
+        """Take a notice. `status` is the decoded payload of the status of a route, else None."""
         match topic.split("/")[2:]:
             case [slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
                 if (lease := parse(payload, Lease)) is not None:
@@ -122,9 +125,9 @@ class GroupNotices:
 
     def overview(self, now: float) -> GroupOverview:
         """Return the group as it is now."""
-        named = {lease.worker for lease in self._leases.values() if lease.worker}
-        named |= {worker for worker, statuses in self._statuses.items() if statuses} | self._presences.keys()
-        away = {worker: since for worker in named if (since := self._away_since(worker, now)) is not None}
+        known = {lease.worker for lease in self._leases.values() if lease.worker}
+        known |= {worker for worker, statuses in self._statuses.items() if statuses} | self._presences.keys()
+        away = {worker: since for worker in known if (since := self._away_since(worker, now)) is not None}
         slots = [
             GroupSlot(number, lease.worker, _time_text(lease.since), _time_text(away.get(lease.worker)))
             if lease.worker
@@ -132,7 +135,7 @@ class GroupNotices:
             for number, lease in sorted(self._leases.items())
         ]
         workers: list[GroupWorker] = []
-        for worker in sorted(named):
+        for worker in sorted(known):
             presence, away_since = self._presences.get(worker), _time_text(away.get(worker))
             if presence is None:
                 workers.append(GroupWorker(worker, None, None, None, away_since))
@@ -141,19 +144,20 @@ class GroupNotices:
                 workers.append(GroupWorker(worker, presence.version, presence.routes, started, away_since))
         routes: list[Status] = []
         for route in sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower):
-            of_workers = {worker: known[route] for worker, known in self._statuses.items() if route in known}
-            living = {worker: status for worker, status in of_workers.items() if worker not in away}
-            merged = merge((living or of_workers).values()) | {"workers": sorted(living)}
+            by_worker = {worker: statuses[route] for worker, statuses in self._statuses.items() if route in statuses}
+            living = {worker: status for worker, status in by_worker.items() if worker not in away}
+            merged = merge((living or by_worker).values()) | {"workers": sorted(living)}
             if not living:
-                merged |= {"health": AWAY, "away_since": _time_text(max(away[worker] for worker in of_workers))}
+                merged |= {"health": AWAY, "away_since": _time_text(max(away[worker] for worker in by_worker))}
             routes.append(merged)
         return GroupOverview(self._group, slots, workers, routes)
 
     def _away_since(self, worker: str, now: float) -> float | None:
         """Return since when a worker is away, None if it lives.
 
-        A worker whose presence was removed is away since then. One whose presence was never seen is away since its last
-        status, or without any since it took a slot.
+        1. It has a presence: it is away since the presence has expired.
+        2. Its presence was removed: since then.
+        3. Its presence was never received: since its last status, or if it has none, since it took a slot.
         """
         presence = self._presences.get(worker)
         if presence is None:
@@ -166,14 +170,14 @@ class GroupNotices:
 def merge(statuses: Iterable[Status]) -> Status:
     """Return one status for a route on several workers.
 
-    Health and connection are the worst, counts are sums, latencies those of the slowest worker, the last error is the
-    newest one, and the time is that of the oldest status.
+    Health and connection are the worst ones, counts are sums, and latencies are those of the slowest worker. The last
+    error is the newest one; the time is that of the oldest status.
     """
     ordered = sorted(statuses, key=lambda status: severity_of(status.get("health")))
     merged = dict(ordered[0])
-    for name in _SUMS:
+    for name in _ADDED:
         merged[name] = {member: sum(numbers) for member, numbers in _numbers(ordered, name).items()}
-    for name in _MAXIMA:
+    for name in _LARGEST:
         merged[name] = {member: max(numbers) for member, numbers in _numbers(ordered, name).items()}
     if any(status.get("connection") == "failing" for status in ordered):
         merged["connection"] = "failing"
@@ -184,7 +188,7 @@ def merge(statuses: Iterable[Status]) -> Status:
 
 
 def _numbers(statuses: Iterable[Status], name: str) -> dict[str, list[float]]:
-    """Return the numbers in a member of several statuses, such as `errors`, by their names."""
+    """Return the numbers that several statuses have in an object such as `errors`, by the names of the numbers."""
     found: dict[str, list[float]] = {}
     for status in statuses:
         members = status.get(name)
@@ -212,8 +216,8 @@ def event_name(route: str, event: str) -> str:
     return f"{route}/{event}"
 
 
-def every(routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the names of the events with EVERY, each run by the lowest worker that has it."""
+def scheduled_events(routes: Iterable[Route]) -> tuple[str, ...]:
+    """Return the names of the events with EVERY; `GroupView.leader` says which worker runs one."""
     return tuple(
         event_name(route.name, event.name)
         for route in routes
@@ -223,37 +227,39 @@ def every(routes: Iterable[Route]) -> tuple[str, ...]:
 
 
 class Warnings:
-    """Warn of what is wrong in a group, and say when workers agree again: each change once, one line a second."""
+    """Logs that workers of a group differ, and that they agree again: each change once, at most one line a second."""
 
     def __init__(self, group: str, slots: int) -> None:
         self._group = group
         self._slots = slots
-        self._logged: dict[str, tuple[float, str]] = {}  # by subject: when a line was logged last, and which
+        self._logged: dict[str, tuple[float, str]] = {}  # by subject: the last line, and when it was logged
 
-    def look(self, view: GroupView, beyond: Collection[int], now: float) -> None:
-        """Compare the workers as they are now; `beyond` are slots that the group no longer has, see `Leases`."""
+    def check(self, view: GroupView, surplus_slots: Collection[int], now: float) -> None:
+        """Compare the workers as they are now. `surplus_slots` are those of `Leases`."""
         self._compare("route sets", "routes", view.route_sets, now)
         self._compare("slots", "slots", view.slot_counts, now)
-        if beyond and len(view.slot_counts) < 2:
-            kept = f"the broker may keep sessions of slots up to {max(beyond)} of group {self._group}, which has slots:"
+        if surplus_slots and len(view.slot_counts) < 2:
+            last = max(surplus_slots)
+            kept = f"the broker may keep sessions of slots up to {last} of group {self._group}, which has slots:"
             todo = 'their messages reach no worker: see "More or fewer slots" in group/README.md'
-            self._say("slots beyond", f"{kept} {self._slots}; {todo}", "", now)
+            self._log_change("slots beyond", f"{kept} {self._slots}; {todo}", "", now)
         if len(view.workers) >= MOST_WORKERS:
             text = f"group {self._group} has {MOST_WORKERS} workers or more, and knows no others: who may publish "
-            self._say("workers", f"{text}bridge/{self._group}/#?", "", now)
+            self._log_change("workers", f"{text}bridge/{self._group}/#?", "", now)
 
-    def _compare(self, values: str, same: str, found: Mapping[str, Sequence[str]], now: float) -> None:
-        """Warn if workers differ in these `values`; log that all have the `same` once they do again."""
+    def _compare(self, subject: str, noun: str, by_value: Mapping[str, Sequence[str]], now: float) -> None:
+        """Warn if workers have several values of a subject, and log when all have the same again."""
         text = ""
-        if len(found) > 1:
+        if len(by_value) > 1:
             shown = {
-                loggable(value): _first_of([*map(loggable, workers)], ", ") for value, workers in sorted(found.items())
+                loggable(value): _first_of([*map(loggable, workers)], ", ")
+                for value, workers in sorted(by_value.items())
             }
-            text = f"{values} differ: {_first_of([f'{value} on {workers}' for value, workers in shown.items()], '; ')}"
-        self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
+            text = f"{subject} differ: {_first_of([f'{value} on {workers}' for value, workers in shown.items()], '; ')}"
+        self._log_change(subject, text, f"all workers of group {self._group} have the same {noun}", now)
 
-    def _say(self, subject: str, text: str, else_text: str, now: float) -> None:
-        """Log what is wrong with a subject, `else_text` once nothing is: each change once, one line a second."""
+    def _log_change(self, subject: str, text: str, else_text: str, now: float) -> None:
+        """Log what is wrong with a subject (`text`), or `else_text` once `text` is empty, unless it was logged last."""
         when, before = self._logged.get(subject, (-math.inf, ""))
         if text != before and now - when >= _LOG_SECONDS:
             self._logged[subject] = now, text

@@ -197,7 +197,7 @@ class PluginMember:
         self._may_announce = asyncio.Event()  # that the bridge is ready
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
-        self.own = PrivateSession(broker, publisher, watches)
+        self.own_session = PrivateSession(broker, publisher, watches)
         """The connection that publishes."""
         self._coreflux = coreflux
         self._broker = broker
@@ -248,14 +248,14 @@ class PluginMember:
 
     async def connect(self, program: UsesBroker) -> None:
         """Connect, once the endpoint is served: the broker may still be starting."""
-        self.own.program = program
+        self.own_session.program = program
         if self._coreflux is not None:
             self.commands = MqttCommands(
                 self._coreflux, COMMANDS_SESSION, self._broker, self._publisher, program
             )  # fmt: skip
         while True:
             try:
-                await self.own.client.open()
+                await self.own_session.client.open()
             except BrokerError as error:
                 log.debug("%s; tried again", error)
                 await asyncio.sleep(_AGAIN_SECONDS)
@@ -264,8 +264,8 @@ class PluginMember:
 
     async def begin(self) -> None:
         """Subscribe for read events and replies, and keep all sessions from now on."""
-        await self.own.subscribe()
-        self._supervisor.keep("own session", self.own.client.run)
+        await self.own_session.subscribe()
+        self._supervisor.keep("own session", self.own_session.client.run)
         self._supervisor.keep("sessions", self.follow)
 
     async def catch_up(self) -> None:
@@ -297,7 +297,9 @@ class PluginMember:
                 for client_id, intake in self._intakes.items()
             }
             asked = await asyncio.gather(
-                self.own.subscribe(), *(intake.subscribe() for intake in self._intakes.values()), return_exceptions=True
+                self.own_session.subscribe(),
+                *(intake.subscribe() for intake in self._intakes.values()),
+                return_exceptions=True,
             )
             for error in asked:
                 if isinstance(error, BrokerError):  # the next connection subscribes
@@ -313,7 +315,7 @@ class PluginMember:
     async def watch_unmatched(self, *, wanted: bool) -> None:
         """Send the program the topics of messages that concern no client event, or stop that."""
         async with self._subscribing:
-            await self.own.watch_unmatched(wanted=wanted)
+            await self.own_session.watch_unmatched(wanted=wanted)
 
     async def follow(self) -> None:
         """Keep the sessions connected, and publish on each new connection that the bridge is ready, until cancelled."""
@@ -321,8 +323,8 @@ class PluginMember:
         if self.commands is not None and self.commands.client is None:
             self.commands.begin()
         while True:
-            await self.own.has_connected.wait()
-            self.own.has_connected.clear()
+            await self.own_session.has_connected.wait()
+            self.own_session.has_connected.clear()
             while not all(client.connection is not None for client in self._clients()):
                 await asyncio.sleep(_LOOK_SECONDS)
             self._subscribed.set()
@@ -345,12 +347,12 @@ class PluginMember:
 
     async def close(self) -> None:
         """Disconnect."""
-        await self.own.client.close()
+        await self.own_session.client.close()
 
     # Sessions.
 
     def _clients(self) -> Iterator[ReconnectingClient]:
-        yield self.own.client
+        yield self.own_session.client
         yield from (intake.client for intake in self._intakes.values())
         if self.commands is not None and self.commands.client is not None:
             yield self.commands.client

@@ -43,7 +43,7 @@ _LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and the most messages and bytes of payloads that it may hold."""
+    """What a session subscribes, and how many messages and bytes of payloads it may hold."""
 
     feeds: tuple[Feed, ...]
     most: int
@@ -63,8 +63,8 @@ class Plan:
     longest_ordered_timeout: float
 
 
-def plan(routes: Iterable[Route], group: str) -> Plan:
-    """Return which sessions a set of routes needs.
+def plan_sessions(routes: Iterable[Route], group: str) -> Plan:
+    """Return the sessions that a set of routes needs.
 
     The session of a route holds OVERLOAD_CAPACITY messages and OVERLOAD_BYTES bytes at most. The rest of a backlog
     waits at the broker, even for a balanced route: on a worker only realtime routes refuse messages.
@@ -118,26 +118,26 @@ class Capacities:
 
     def __init__(self, queue_bytes: int) -> None:
         self.keeps_unserved = False
-        """Whether messages without an event here are kept: another worker of the group may have their event."""
+        """Whether messages without an event here are held, since another worker of the group may have their event."""
         self._all = Capacity(most_bytes=queue_bytes)
         self._by_name: dict[str, Capacity] = {}
 
-    def capacity_for(self, name: str, wanted: SessionPlan) -> Capacity:
-        """Return the capacity that the sessions of a name share, with the bounds of their present plan."""
+    def capacity_for(self, name: str, session: SessionPlan) -> Capacity:
+        """Return the capacity that the sessions of a route share, and give it the bounds of their present plan."""
         capacity = self._by_name.setdefault(name, Capacity(within=self._all))
-        capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
+        capacity.most, capacity.most_bytes = session.most, session.most_bytes
         return capacity
 
 
 class Slot:
-    """One slot's sessions, open on this worker.
+    """A slot that is open on this worker: its sessions.
 
     Args:
         broker: Where to connect.
         settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
         offer: Takes messages; see `ClientMode.offer`.
-        capacities: What sessions hold.
+        capacities: How much the sessions may hold.
         supervisor: Runs the connections.
         gate: Has to be set before a connection is opened.
         ordered_from: Time of the loop before which ORDERED events are not called.
@@ -156,7 +156,7 @@ class Slot:
     ) -> None:
         self.number = number
         self.is_leaving = False
-        """Whether it is handed over, or was taken by another worker."""
+        """Whether it is being handed over, or was taken by another worker."""
         self._broker = broker
         self._settings = settings
         self._offer = offer
@@ -174,7 +174,7 @@ class Slot:
         return self._intakes.values()
 
     @property
-    def is_tried(self) -> bool:
+    def has_tried_to_connect(self) -> bool:
         """Return whether each session has connected, or has failed to connect, once."""
         return self._is_used and all(intake.client.tried.is_set() for intake in self.intakes)
 
@@ -185,20 +185,20 @@ class Slot:
 
     @property
     def held(self) -> int:
-        """Return how many messages have calls that have not ended."""
+        """Return how many messages have calls that have not all ended."""
         return sum(intake.held for intake in self.intakes)
 
     async def use(self, wanted: Plan) -> None:
-        """Open or change the sessions for a set of routes; each connects by itself, now or later.
+        """Open and change sessions, so that they are those of the plan. Each connects by itself, now or later.
 
-        New filters are subscribed before old ones are given up. The session of a route that is gone keeps what was not
-        acknowledged for as long as sessions are kept.
+        New filters are subscribed before old ones are unsubscribed. If a route is gone, the broker keeps its session,
+        with the messages that were not acknowledged, for as long as it keeps sessions.
         """
         async with self._changing:
             if self._is_closed:
                 return
             self._is_used = True
-            changed = {
+            gone_filters = {
                 name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
                 for name, intake in self._intakes.items()
             }
@@ -217,9 +217,9 @@ class Slot:
                 intake.ordered_from = self._ordered_from
                 intake.prepare(session.feeds, wanted.events)
                 intake.client.running = self._supervisor.keep(client.client_id, intake.client.run)
-            await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
+            await asyncio.gather(*(self._change_session(name, gone, wanted) for name, gone in gone_filters.items()))
 
-    async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
+    async def _change_session(self, name: str, gone: list[str], wanted: Plan) -> None:
         """Subscribe what an open session lacks, unsubscribe the `gone` filters, and close it if its route is gone."""
         try:
             await self._intakes[name].subscribe(gone)
@@ -228,11 +228,11 @@ class Slot:
         if name not in wanted.sessions:
             await self._intakes.pop(name).client.close()
 
-    def drop(self, *, include_shared: bool) -> None:
-        """Take no more messages, and drop those whose calls have not begun; see `Intake.drop`."""
+    def drop(self, *, may_repeat_calls: bool) -> None:
+        """Take no more messages, and drop the messages whose calls have not begun; see `Intake.drop`."""
         for intake in self.intakes:
             intake.pause()
-            intake.drop(include_shared=include_shared)
+            intake.drop(may_repeat_calls=may_repeat_calls)
 
     async def wait_until_ended(self, seconds: float) -> bool:
         """Wait until the calls of all messages have ended; return False if some have not after `seconds`."""
@@ -245,7 +245,7 @@ class Slot:
         return True
 
     async def close(self) -> None:
-        """Disconnect all sessions, which the broker keeps."""
+        """Disconnect all sessions. The broker keeps them."""
         async with self._changing:
             self._is_closed = True
             await asyncio.gather(*(intake.client.close() for intake in self.intakes))
@@ -253,7 +253,7 @@ class Slot:
 
 
 class OpenSlots:
-    """The slots that are open on this worker, those included that are being left.
+    """The slots that are open on this worker. A slot that is being left counts until its sessions are closed.
 
     Args:
         settings: Those of the worker.
@@ -270,15 +270,15 @@ class OpenSlots:
         calls: ClientMode, supervisor: Supervisor, changed: asyncio.Event,
     ) -> None:  # fmt: skip
         self.by_number: dict[int, Slot] = {}
-        self.plan = plan((), settings.group)
+        self.plan = plan_sessions((), settings.group)
         """The sessions that the present routes need."""
         self.commands: MqttCommands | None = None
         """Takes commands while the first slot is open."""
         self.may_connect = asyncio.Event()
-        """Set while sessions may connect: this worker hears its group."""
+        """Set while sessions may connect, because this worker receives the notices of its group."""
         self.capacities = Capacities(int(settings.queue_bytes))
         self.closed_counts = Counter[str]()
-        """The `redelivered` messages and `reconnects` of sessions that were closed."""
+        """The numbers of `redelivered` messages and `reconnects`, of sessions that were closed."""
         self._settings = settings
         self._broker = broker
         self._leases = leases
@@ -299,24 +299,25 @@ class OpenSlots:
         return [intake for slot in self.by_number.values() for intake in slot.intakes]
 
     def open(self, number: int) -> None:
-        """Open the sessions of a slot. ORDERED events wait until the requests of a holder that crashed have ended."""
+        """Open the sessions of a slot. ORDERED events wait as long as requests of a holder that crashed may run."""
         lease, group = self._leases.by_slot.get(number), self._settings.group
         has_crashed = lease is not None and lease.waits
         seconds = self.plan.longest_ordered_timeout if has_crashed else 0.0
-        more = f"; ORDERED events wait for {seconds:.0f} s, as long as its requests may run" if seconds else ""
+        wait = f"; ORDERED events wait for {seconds:.0f} s, as long as its requests may run" if seconds else ""
         if not has_crashed:
             log.info("slot %d of group %s is taken here", number, group)
         elif self._log_limits[f"adopted {number}"].count():
-            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
+            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, wait)
         slot = self.by_number[number] = Slot(
             self._broker, self._settings, number, self._calls.offer, self.capacities, self._supervisor,
             self.may_connect, asyncio.get_running_loop().time() + seconds,
         )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._use, slot))
+        self._supervisor.finish(f"slot {number}", partial(self._connect, slot))
         if self.commands is not None and number == FIRST_SLOT:
             self.commands.begin()
 
-    async def _use(self, slot: Slot) -> None:
+    async def _connect(self, slot: Slot) -> None:
+        """Open the sessions of a slot, and wait until each has tried to connect."""
         await slot.use(self.plan)
         for intake in list(slot.intakes):
             await intake.client.tried.wait()
@@ -329,26 +330,26 @@ class OpenSlots:
         self.leave(slot, hands_over=False)
 
     def leave(self, slot: Slot, *, hands_over: bool) -> None:
-        """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
+        """Leave a slot: hand it over, or close it at once because another worker has taken it or will take it."""
         slot.is_leaving = True
-        slot.drop(include_shared=not hands_over)
+        slot.drop(may_repeat_calls=not hands_over)
         self._calls.drop_calls()
         leave = self._hand_over if hands_over else self._close
         self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
-        """Leave a slot once its running requests, and all calls of messages for several events, have ended.
+        """Leave a slot once its running requests have ended, and all calls of messages with several calls.
 
-        Messages for several events are dropped if they have not ended after the longest REQUEST_TIMEOUT; the next
-        holder then repeats those of their calls that had ended. A stop of the worker waits for 1.5 s only.
+        If this takes longer than the longest REQUEST_TIMEOUT, all messages are dropped. The next holder then repeats
+        some calls: those that have ended, of a message with others that have not. A stop of the worker waits for 1.5 s.
         """
         if not await slot.wait_until_ended(self.plan.longest_timeout + _SLACK_SECONDS):
-            slot.drop(include_shared=True)
+            slot.drop(may_repeat_calls=True)
             self._calls.drop_calls()
         await self.close_and_grant(slot)
 
     async def close_and_grant(self, slot: Slot) -> None:
-        """Close the sessions of a slot, then publish the lease of the next holder, which connects only after that."""
+        """Close the sessions of a slot. Then publish the lease of the next holder, which connects when it comes."""
         is_drained = not slot.held
         await self._close(slot)
         notice = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)

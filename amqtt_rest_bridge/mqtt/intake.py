@@ -1,7 +1,8 @@
 """Offers the messages of one session of a worker to the engine, and acknowledges each when its calls have ended.
 
-`connection` has read them, and `engine.client_mode` calls their events. `MessageSession` and `MqttDelivery` are shared
-with `event_intake`, which does the same for the plugin's bridge; `Intake` is a worker's. The event loop only.
+`Intake` is such a session: `connection` reads its messages, and `engine.client_mode` makes calls of them. `Feeds` says
+for which events a message is, `Capacity` whether there is room for it. `MessageSession` and `MqttDelivery` are shared
+with `event_intake`, which does the same for the plugin's bridge. The event loop only.
 
 A message is acknowledged as soon as all its calls have ended, so PUBACKs do not keep the order of the messages. MQTT 5
 section 4.6 asks for that order. But with it one call that is retried for an hour would hold back all later PUBACKs, and
@@ -50,31 +51,31 @@ _MOST_AT_ONCE: Final = 64  # delayed messages that are offered in one iteration 
 class MqttDelivery:
     """A message that its session holds: an `engine.needs.Delivery`.
 
-    It counts the calls and publications that depend on the message. The last `release` acknowledges the message, on the
-    connection on which it came last.
+    It counts the calls and publications that depend on the message. When the last one ends, the message is acknowledged
+    on the connection on which it came last.
     """
 
     session: "MessageSession"
     connection: MqttConnection
     received: Publish
-    is_bounded: bool = True  # its source sends no more than there is room for
+    is_bounded: bool = True  # its source sends no more messages than there is room for
     has_key: bool = False  # it was kept for a lossless route
-    is_realtime: bool = False  # it is acknowledged on arrival, whatever becomes of its calls
-    is_shared: bool = False  # it has calls of several events
+    is_realtime: bool = False  # it is acknowledged on arrival, even if its calls fail
+    has_several_calls: bool = False  # of several events
     has_ended: bool = False  # its last call or publication has ended
     is_dropped: bool = False  # no call of it may begin any more
-    came_after_drop: bool = False  # the broker has sent it again after it was dropped
+    came_after_drop: bool = False  # the broker has sent it again since it was dropped
     is_abandoned: bool = False  # a call of it was given up, so it must not be acknowledged
     size: int = field(init=False)  # bytes, with its properties
-    _holds: int = field(init=False, default=0)  # `hold` without `release`
+    _holds: int = field(init=False, default=0)  # how many times `hold` was called without `release`
 
     def __post_init__(self) -> None:
         """Keep the size of the first delivery: the message may come again with other properties."""
         self.size = self.received.size
 
     def note_calls(self) -> None:
-        """Set `is_shared` if several calls hold the message, besides its session, which holds it once."""
-        self.is_shared = self.is_shared or self._holds > 2
+        """Set `has_several_calls` if several calls hold the message. One more hold is that of its session."""
+        self.has_several_calls = self.has_several_calls or self._holds > 2
 
     def hold(self) -> None:
         """Count one more call or publication that depends on the message."""
@@ -88,7 +89,7 @@ class MqttDelivery:
             self.session.end_message(self)
 
     def abandon(self) -> None:
-        """Release the message for a call that was given up before it began. It is not acknowledged, and comes again."""
+        """Release the message for a call that was given up before it began. It comes again, as no PUBACK is sent."""
         self.is_abandoned = True
         self.release()
 
@@ -120,14 +121,14 @@ class MessageSession(ConnectionUser):
 
     @abstractmethod
     def accept(self, connection: MqttConnection, received: Publish) -> None:
-        """Hold a message, and begin its calls."""
+        """Hold a message that has come, and begin its calls."""
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002
         """Return the mark of a publication that ends a message for an event, empty without one: see `Delivery.mark`."""
         return ""
 
     def pause(self) -> None:
-        """Read no more messages, for good. Acknowledgements are still sent."""
+        """Read no more messages from now on. Acknowledgements are still sent."""
         self.is_paused = True
         if self.client.connection is not None:
             self.client.connection.pause()
@@ -139,13 +140,13 @@ class MessageSession(ConnectionUser):
             self.unacknowledged[delivery.received.packet_id] = delivery
 
     def remove(self, delivery: MqttDelivery) -> None:
-        """Remove a message that is acknowledged, or that is to come again as a new one."""
+        """Forget a message that is acknowledged, or that will come again as a new one."""
         packet_id = delivery.received.packet_id
         if packet_id is not None and self.unacknowledged.get(packet_id) is delivery:
             del self.unacknowledged[packet_id]
 
     def note_redelivery(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message has come before and is still held; acknowledge it now if its calls have ended."""
+        """Return whether a message came before and is still known. If its calls have ended, acknowledge it now."""
         if not received.duplicate:
             return False
         self.redelivered += 1
@@ -169,19 +170,19 @@ class MessageSession(ConnectionUser):
             self.accept(delivery.connection, delivery.received)
 
     def _acknowledge(self, delivery: MqttDelivery) -> None:
-        """Send PUBACK. Without a connection, `note_redelivery` does so when the message comes again on the next one."""
+        """Send PUBACK. If the connection has ended, `note_redelivery` sends it when the message comes again."""
         if delivery.received.packet_id is not None and delivery.connection.is_open:
             self.remove(delivery)
             delivery.connection.acknowledge(delivery.received.packet_id)
 
 
-# What is carried of a message's properties.
+# The properties of a message.
 
 
 def carried(properties: Properties) -> MessageProperties | None:
-    """Return the properties of a message that the bridge carries, None without any.
+    """Return the properties of a message that the bridge passes on, None if it has none of them.
 
-    It carries the first 32 user properties, and 8 KiB of them at most.
+    These are its correlation data, and the first 32 user properties, 8 KiB at most.
     """
     pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
     if pairs is None and correlation is None:
@@ -194,7 +195,7 @@ def carried(properties: Properties) -> MessageProperties | None:
             break
         if name not in (HOPS, TIME):
             kept.append((name, value))
-    if correlation is not None:  # the bridge's own correlation data is shorter, so a value that is cut never equals it
+    if correlation is not None:  # the bridge's own correlation data is shorter than 64, so a cut value never equals it
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
 
@@ -251,9 +252,10 @@ class Offer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A subscription, and the events that its messages are for.
+    """A subscription, and the events for which its messages are.
 
-    With `by_slot` the subscription is not shared: each slot takes the messages of its own topics. With `is_realtime`
+    Usually workers share the subscription: the broker sends each message to one slot. With `by_slot`, for ORDERED
+    events, it is not shared: all slots receive each message, and the slot of its topic takes it. With `is_realtime`
     messages are acknowledged on arrival.
     """
 
@@ -264,7 +266,7 @@ class Feed:
 
     @property
     def identifier(self) -> int:
-        """Return the subscription identifier. It survives a restart, since kept sessions have messages with it."""
+        """Return the subscription identifier. It depends on the filter only: messages of kept sessions have it too."""
         return 1 + crc32(self.topic_filter.encode()) % 268_435_454
 
     def matches(self, topic: str) -> bool:
@@ -274,10 +276,10 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of a session, and which events receive a message through other subscriptions.
+    """The feeds of a session, and the events that receive a message through other subscriptions.
 
     Args:
-        slot, slots: The slot that the session is of, and how many there are.
+        slot, slots: The slot of the session, and how many slots there are.
     """
 
     def __init__(self, slot: int, slots: int) -> None:
@@ -285,7 +287,7 @@ class Feeds:
         self.events: frozenset[EventName] = frozenset()
         """The client events of all routes."""
         self.ordered_events: frozenset[EventName] = frozenset()
-        """The ORDERED events of the session, whose feeds are by slot."""
+        """The events of feeds by slot."""
         self._slot, self._slots = slot, slots
         self._other_events: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # cached
 
@@ -301,10 +303,11 @@ class Feeds:
         return any(feed.matches(topic) for feed in self.by_identifier.values())
 
     def other_events(self, identifiers: tuple[int, ...], topic: str) -> frozenset[EventName]:
-        """Return the events that do not take a message here: they receive it through other subscriptions than these.
+        """Return the events that do not take this message: those that are not of the subscriptions it came through.
 
-        Events of feeds by slot are among them if another slot takes the messages of the topic. Events that a reload has
-        added, and that `replace` does not know yet, are not: they take the message here.
+        They receive it through subscriptions of their own. Events of feeds by slot are among them if another slot takes
+        the messages of the topic. Events that a reload has just added are not, since `replace` does not know them yet:
+        they take the message.
         """
         is_own = crc32(topic.encode()) % self._slots == self._slot
         known = self._other_events.get((identifiers, is_own))
@@ -317,7 +320,7 @@ class Feeds:
 
 
 class Capacity:
-    """How many messages and bytes are held, and how many may be. Capacities with the same `within` share its bytes."""
+    """How many messages and bytes are held, and may be held. Capacities with the same `within` share its bytes."""
 
     __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
@@ -352,18 +355,19 @@ class _Delayed(NamedTuple):
 
 
 class Intake(MessageSession):
-    """The messages of one session of a worker.
+    """A session of a worker, and its messages.
 
-    It subscribes the feeds of the session, offers each message to its events, and reads no more while there is no room.
-    It sets no Maximum Packet Size, since brokers silently drop larger messages.
+    It subscribes its feeds, offers each message to its events, and stops reading while there is no room. A message goes
+    through `receive`, `accept` (it is held), `_distribute` (its events are found) and `_offer_now`. Messages that have
+    to wait are in `_delayed` or `_unserved`. No Maximum Packet Size is set, as brokers silently drop larger messages.
 
     Args:
         broker, session, gate: As of `MessageSession`.
         offer: Offers a message to the events of the engine.
-        slot, slots: The slot that the session is of, and how many there are, for feeds by slot.
-        capacity: Bounds what the sessions of the route hold. While it is full, a session reads only if it holds no
-            message.
-        keeps_unserved: Returns whether to hold messages without an event here, because another worker may have it.
+        slot, slots: The slot of the session, and how many slots there are, for feeds by slot.
+        capacity: Bounds what the sessions of the route hold together. While it is full, a session reads only if it
+            holds no message itself.
+        keeps_unserved: Returns whether to hold messages without an event here, since another worker may have one.
     """
 
     def __init__(
@@ -373,7 +377,7 @@ class Intake(MessageSession):
     ) -> None:  # fmt: skip
         super().__init__(broker, session, gate)
         self.ordered_from = -math.inf
-        """Time of the loop before which no call of an ORDERED event begins: calls of a crashed worker may still run."""
+        """Time of the loop when calls of ORDERED events may begin. Before it calls of a crashed worker may run."""
         self._capacity = capacity or Capacity()
         self._offer = offer
         self._feeds = Feeds(slot, slots)
@@ -383,9 +387,9 @@ class Intake(MessageSession):
         self._keeps_unserved = keeps_unserved
         self._unserved: list[MqttDelivery] = []  # messages without an event here, which another worker may have
         self._warnings = LineLimit(_WARN_SECONDS)
-        self._subscribing = 0  # how many `_subscribe` await the broker's answers
-        self._has_missed = False  # messages came without room while `_subscribe` ran
-        self._has_subscribed = False  # on the last connection, which was closed because of missed messages
+        self._subscribing = 0  # how many runs of `_subscribe` await the broker's answers
+        self._has_missed = False  # messages came while `_subscribe` ran, and there was no room for them
+        self._is_reconnecting = False  # the connection was closed because of missed messages, after subscribing
 
     def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
         """Use these feeds for messages from now on; return the topic filters of former feeds that are gone.
@@ -402,19 +406,19 @@ class Intake(MessageSession):
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    def drop(self, *, include_shared: bool) -> None:
-        """Drop messages whose calls have not begun: the broker sends them on the session's next connection.
+    def drop(self, *, may_repeat_calls: bool) -> None:
+        """Drop messages whose calls have not begun. The broker sends them on the session's next connection.
 
-        Delayed and unserved messages are abandoned here. For the others, `MqttDelivery.is_dropped` tells the engine not
-        to begin their calls. A message for several events is dropped only with `include_shared`: a call of it that has
-        ended is repeated.
+        Delayed and unserved messages are abandoned here. For the others `MqttDelivery.is_dropped` is set, so that the
+        engine begins no call of them. If a message with several calls is dropped, those that have ended are repeated
+        later; this happens only if `may_repeat_calls`.
         """
         for delivery in self.unacknowledged.values():
-            delivery.is_dropped = not delivery.has_ended and (include_shared or not delivery.is_shared)
+            delivery.is_dropped = not delivery.has_ended and (may_repeat_calls or not delivery.has_several_calls)
         waiting, self._delayed = self._delayed, deque[_Delayed]()
-        self._delayed.extend(one for one in waiting if not (include_shared or one.delivery.is_dropped))
+        self._delayed.extend(one for one in waiting if not (may_repeat_calls or one.delivery.is_dropped))
         for one in waiting:
-            if include_shared or one.delivery.is_dropped:
+            if may_repeat_calls or one.delivery.is_dropped:
                 one.delivery.abandon()
         while self._unserved:
             self._unserved.pop().abandon()
@@ -427,20 +431,21 @@ class Intake(MessageSession):
             delivery.release()
 
     async def connected(self, connection: MqttConnection) -> None:
-        """Subscribe, unless the session connects again only for missed messages."""
+        """Subscribe, unless the session has connected again only to receive missed messages."""
         self._connection = connection
-        has_subscribed, self._has_subscribed = self._has_subscribed, False
+        is_reconnecting, self._is_reconnecting = self._is_reconnecting, False
         if not connection.granted.session_present:  # the broker has forgotten the session: no message comes again
             self.unacknowledged.clear()
             self._gone_filters = set()
-        elif has_subscribed:
+        elif is_reconnecting:
             return
         await self._subscribe(connection)
 
     async def _subscribe(self, connection: MqttConnection) -> None:
-        """Subscribe. Messages are read even without room, since the broker's answers come behind them.
+        """Subscribe the feeds, and unsubscribe the filters that are gone.
 
-        Messages without room are not taken. After the answers the session connects again, and the broker repeats them.
+        The broker's answers come after messages, so these are read even if there is no room for them. Such messages are
+        missed: they are not taken, and after the answers the session connects again, so that the broker repeats them.
         """
         self._subscribing += 1
         connection.resume()
@@ -456,32 +461,34 @@ class Intake(MessageSession):
             if not self._has_room():
                 connection.pause()
         if self._has_missed and not self._subscribing:
-            self._has_missed, self._has_subscribed = False, True
+            self._has_missed, self._is_reconnecting = False, True
             await self.client.connect_again(connection)
 
     def receive(self, connection: MqttConnection, received: Publish) -> None:
-        """Accept a message. While `_subscribe` runs, one without room is missed."""
+        """Accept a message that has come. While `_subscribe` runs, it is missed if there is no room for it."""
         if not self.note_redelivery(connection, received):
             if self._has_missed or (self._subscribing and not self._has_room()):
-                self._has_missed = True  # all later messages are missed too, else their calls would begin earlier
+                self._has_missed = True  # so all later messages are missed too, and the order stays
                 return
             self.accept(connection, received)
         if not self._subscribing and not self._has_room():
             connection.pause()
 
     def accept(self, connection: MqttConnection, received: Publish) -> None:
-        """Offer a message to its events."""
+        """Hold a message, and offer it to its events."""
         delivery = MqttDelivery(self, connection, received)
         self.add(delivery)
         self._capacity.count(1, received.size)
         self._distribute(delivery)
 
     def _distribute(self, delivery: MqttDelivery) -> None:
-        """Offer a message to its events, ORDERED ones not before `ordered_from`; a retained message to none.
+        """Offer a message to its events, but a retained message to none, and to ORDERED ones only at `ordered_from`.
 
-        - It came through present feeds: its events are those of these feeds.
-        - It came through a feed that is gone, and a present feed is for its topic: all events that listen to the topic.
-        - No present feed is for its topic: it has no event here (`_hold_unserved`).
+        Its events depend on the feeds through which it came:
+
+        - Present feeds: the events of these feeds. This is the usual case.
+        - A feed that is gone, while another one is for its topic: all events that listen to the topic.
+        - A feed that is gone, and no other one is for its topic: it has no event here (`_hold_unserved`).
         """
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
@@ -518,7 +525,8 @@ class Intake(MessageSession):
     def _hold_unserved(self, delivery: MqttDelivery) -> None:
         """Hold a message that has no event here if another worker may have one; else acknowledge it.
 
-        The message comes through a subscription made for other routes: by the slot's last worker, or before a reload.
+        Such a message comes through a subscription for other routes: those of the last worker that had the slot, or
+        those before a reload.
         """
         delivery.hold()
         is_kept = self._keeps_unserved()
@@ -536,7 +544,7 @@ class Intake(MessageSession):
         return self.ordered_from - asyncio.get_running_loop().time()
 
     def _offer_delayed(self) -> None:
-        """Offer the delayed messages, some in each iteration of the loop."""
+        """Offer the delayed messages, at most 64 in one iteration of the loop."""
         for _ in range(min(_MOST_AT_ONCE, len(self._delayed))):
             waiting = self._delayed.popleft()
             self._offer_now(*waiting)
@@ -560,7 +568,7 @@ class Intake(MessageSession):
         return not self.is_paused and (not self.held or self._capacity.is_left)
 
     def end_message(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message, and read further ones if there is room."""
+        """Acknowledge a message whose calls have ended, and read further ones if there is room."""
         self._capacity.count(-1, -delivery.size)
         super().end_message(delivery)
         if self._has_room() and self._connection is not None:  # perhaps a later connection than that of the message

@@ -34,19 +34,19 @@ HOPS: Final = "rest-bridge-hops"
 _LOOK_SECONDS: Final = 0.01
 _LOG_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 2.0  # how long `settled` waits for a broker that is away
-# A publication that is not tried again expires if it is not sent, or not acknowledged, so many seconds after `publish`.
-_ROOM_SECONDS: Final = 1.0
-_ACKNOWLEDGED_SECONDS: Final = 10.0
+# A publication that is not tried again expires so many seconds after `publish`:
+_ROOM_SECONDS: Final = 1.0  # if it could not be sent
+_ACKNOWLEDGED_SECONDS: Final = 10.0  # if it was sent, but not acknowledged
 _EXPIRE_SECONDS: Final = 0.25  # between two looks at such publications
-_MOST_LOSSES: Final = 2  # connections that may end while a publication is under way; after them it is sent alone
-# A publication that is alone under way when a connection ends gets points: 4 if the broker gives a packet as the
-# reason, which may be another one, else 1. It is dropped when it has 8.
-_REFUSED: Final = 4
-_MOST_BLAME: Final = 8
+_MOST_LOSSES: Final = 2  # if so many connections end while a publication is under way, it is then sent alone
+# A publication may be the reason why connections end. Each time that a connection ends while it alone is under way, it
+# gets a point, or 4 if the broker says that it refuses a packet. With 8 points it is dropped.
+_POINTS_IF_REFUSED: Final = 4
+_MOST_POINTS: Final = 8
 
 
 class _Sending(Struct, eq=False):
-    """A publication on its way."""
+    """A publication that waits, or was sent and not acknowledged (it is under way)."""
 
     publication: Publication
     hops: int
@@ -54,9 +54,9 @@ class _Sending(Struct, eq=False):
     expires_at: float | None = None  # time of the loop; None for a publication that is tried again until it succeeds
     retained_for: int = 0  # seconds that the broker keeps it, 0: no limit
     is_own: bool = False  # marked with `OWN`
-    mark: str = ""  # of the messages that it ends
-    losses: int = 0  # connections that have ended while it was under way
-    blame: int = 0  # points for those that have ended while it was alone
+    mark: str = ""  # tells the private endpoint which messages end with it
+    losses: int = 0  # how many connections have ended while it was under way
+    points: int = 0  # for connections that have ended while it was alone, see `_MOST_POINTS`
 
     @property
     def is_given_up(self) -> bool:
@@ -64,7 +64,7 @@ class _Sending(Struct, eq=False):
         return self.answer is not None and self.answer.done()
 
     def end(self, error: Exception | None = None) -> None:
-        """Wake the caller that waits for it, if one does."""
+        """Answer the caller, if one waits for it: it was published, or there is an error."""
         if self.answer is None or self.answer.done():
             return
         if error is None:
@@ -88,7 +88,7 @@ class MqttPublisher:
         self._connection: MqttConnection | None = None
         self._waiting: deque[_Sending] = deque()
         self._under_way: dict[_Sending, None] = {}
-        # So many of the next publications are sent one at a time, since one of them may be why connections end.
+        # So many of the next publications are sent one at a time: one of them may be the reason why connections end.
         self._suspect_count = 0
         self._drops = LineLimit(_LOG_SECONDS)
         self._expiring: asyncio.TimerHandle | None = None
@@ -171,15 +171,16 @@ class MqttPublisher:
                 self._send(self._connection, sending)
 
     def lose_connection(self, why: str, *, refused: bool = False) -> None:
-        """Keep what the broker has not acknowledged for the next connection.
+        """Keep publications that the broker has not acknowledged for the next connection.
+
+        One of them may be the reason why the connection has ended. To find it, they are then sent one at a time: if the
+        broker has refused a packet, or if two connections in a row have ended with them. A publication that is alone
+        when connections keep ending is dropped.
 
         Args:
             why: Why the connection has ended.
-            refused: The broker said that a packet was at fault, not which one. Some brokers do not say it, and it may
-                be lost if more packets follow.
-
-        With `refused`, or after two lost connections in a row, publications that were under way are then sent one at a
-        time. One that is alone when connections keep ending is dropped.
+            refused: Whether the broker said that it refuses a packet. It does not say which packet, and some brokers
+                say nothing.
         """
         self._connection = None
         under_way, again = list(self._under_way), [*self._under_way, *self._waiting]
@@ -189,20 +190,21 @@ class MqttPublisher:
         if refused or any(sending.losses >= _MOST_LOSSES for sending in under_way):
             self._suspect_count = max(self._suspect_count, sum(sending.expires_at is None for sending in under_way))
         if len(under_way) == 1:
-            under_way[0].blame += _REFUSED if refused else 1
+            under_way[0].points += _POINTS_IF_REFUSED if refused else 1
         for sending in again:
             if sending.expires_at is not None:
                 sending.end(BrokerAwayError("the connection to the broker was lost"))
-            elif sending.blame >= _MOST_BLAME:
+            elif sending.points >= _MOST_POINTS:
                 self._suspect_count = max(0, self._suspect_count - 1)
                 self._drop(sending, f"each connection on which it is sent ends: {why}")
             else:
                 self._waiting.append(sending)
 
     def _send(self, connection: MqttConnection, sending: _Sending) -> None:
+        """Send a publication, or drop it if MQTT or the broker has no room for it."""
         publication = sending.publication
 
-        def answered(why: str | None) -> None:  # never once the connection has ended: see `lose_connection`
+        def on_answer(why: str | None) -> None:  # not called after the connection has ended: see `lose_connection`
             del self._under_way[sending]
             if self._suspect_count:
                 self._suspect_count -= 1
@@ -222,7 +224,7 @@ class MqttPublisher:
             properties = _written_properties(publication.properties, sending.hops, sending.retained_for)
         try:
             connection.publish(
-                publication.topic, publication.payload, answered, qos=qos, retain=publication.retain,
+                publication.topic, publication.payload, on_answer, qos=qos, retain=publication.retain,
                 properties=properties,
             )  # fmt: skip
         except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
@@ -234,13 +236,14 @@ class MqttPublisher:
             sending.expires_at += _ACKNOWLEDGED_SECONDS - _ROOM_SECONDS
 
     def _drop(self, sending: _Sending, why: str) -> None:
+        """Answer that a publication is refused. Without a caller log it."""
         what = f"not published on {loggable(sending.publication.topic)}: {why}"
         sending.end(PublicationRefusedError(what))
         if sending.answer is None and (count := self._drops.count()):
             log.error("%s%s", what, f" ({count} since the last such line)" if count > 1 else "")
 
     def _expire(self) -> None:
-        """End overdue publications that are not tried again; check again later while there are any."""
+        """End publications that have expired, and check again later while others may expire."""
         loop = asyncio.get_running_loop()
         now, has_more = loop.time(), False
         unacknowledged = f"the broker has not acknowledged it within {_ACKNOWLEDGED_SECONDS:.0f} s"
@@ -260,7 +263,7 @@ class MqttPublisher:
 def _written_properties(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
     """Return the encoded properties of a publication; cached, since most have the same.
 
-    `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
+    `hops`: how many routes its message has passed through. `expires`: seconds until the broker drops it, 0 for never.
     """
     found: dict[Property, Any] = {Property.USER_PROPERTY: ((HOPS, str(hops)),)}
     if properties is not None:

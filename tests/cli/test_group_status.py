@@ -29,9 +29,9 @@ def overview(records: dict[str, bytes], *later: tuple[str, bytes]) -> GroupOverv
     """Take records that were retained, then some that come a second later."""
     group = GroupNotices("plant")
     for topic, payload in records.items():
-        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW)
+        group.receive(f"bridge/plant/{topic}", payload, parse_status(payload), NOW)
     for topic, payload in later:
-        group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW + 1)
+        group.receive(f"bridge/plant/{topic}", payload, parse_status(payload), NOW + 1)
     return group.overview(NOW + 1)
 
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_o
 
 def test_a_worker_that_falls_silent_while_it_is_watched_is_away_whatever_its_clock_says() -> None:
     group = GroupNotices("plant")
-    group.take("bridge/plant/workers/a/presence", presence("a", until=NOW - 3600), None, NOW)
+    group.receive("bridge/plant/workers/a/presence", presence("a", until=NOW - 3600), None, NOW)
     for seconds, away_since in ((1, None), (30, None), (40, rfc3339(NOW + 30))):
         assert [one.away_since for one in group.overview(NOW + seconds).workers] == [away_since]
 
@@ -105,7 +105,7 @@ def test_a_slot_that_was_released_has_no_holder() -> None:
 
 def test_route_sets_that_differ_are_named_with_their_workers() -> None:
     group = overview(TWO | {"workers/b/presence": presence("b", "bbbb")})
-    assert group.members()["route_sets"] == {"aaaa": ["a"], "bbbb": ["b"]}
+    assert group.to_json()["route_sets"] == {"aaaa": ["a"], "bbbb": ["b"]}
     assert "route sets differ: aaaa on a; bbbb on b" in shown(group)
 
 

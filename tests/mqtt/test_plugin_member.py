@@ -107,7 +107,7 @@ async def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_co
         assert bridge.ready == [[["R", "E"], ["L", "E"]]]
         endpoint.cut("own")
         await until(lambda: len(bridge.ready) == 2)
-        assert bridge.member.own.client.reconnects == 1
+        assert bridge.member.own_session.client.reconnects == 1
 
 
 async def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_p
 
 async def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
     async with bridged(tmp_path, route()) as bridge:
-        publisher, connection = MqttPublisher(), bridge.member.own.client.connection
+        publisher, connection = MqttPublisher(), bridge.member.own_session.client.connection
         assert connection is not None
         publisher.use_connection(connection)
         publisher.announce(Publication("status", b""))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.group.slots import plan
+from amqtt_rest_bridge.group.slots import plan_sessions
 from tests.support.route_text import load_text, messages
 
 CHANGES = 'WITH ON_CHANGE "{payload}"'
@@ -38,5 +38,5 @@ def test_a_test_file_has_a_message_twice(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_slots_of_workers_share_the_topics_of_such_an_event() -> None:
-    (session,) = plan(load_text(ROUTE % "http://h" + CHANGES).routes, "plant").sessions.values()
+    (session,) = plan_sessions(load_text(ROUTE % "http://h" + CHANGES).routes, "plant").sessions.values()
     assert [(feed.topic_filter, feed.by_slot) for feed in session.feeds] == [("in/#", True)]

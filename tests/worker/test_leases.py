@@ -451,11 +451,11 @@ def test_ordered_events_are_called_until_others_may_take_the_slots_and_no_longer
     for _ in range(200):
         group.tick()
         group.deliver(node)
-        assert group.now < node.leases.workers.ordered_until <= group.now + min(ADOPT, silence)
-    node.paused, until = True, node.leases.workers.ordered_until
+        assert group.now < node.leases.workers.safe_until <= group.now + min(ADOPT, silence)
+    node.paused, until = True, node.leases.workers.safe_until
     other = group.start()
     while not other.leases.held:
         group.tick()
     assert group.now >= until
     node.leases.connection_changed(until - 10)
-    assert node.leases.workers.ordered_until == until - 10 + GONE_SECONDS
+    assert node.leases.workers.safe_until == until - 10 + GONE_SECONDS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from amqtt_rest_bridge.group.leases import GroupView, Presence, parse
-from amqtt_rest_bridge.group.overview import Warnings, every
+from amqtt_rest_bridge.group.overview import Warnings, scheduled_events
 from tests.support.http_target import Target
 from tests.support.route_text import load_text
 from tests.support.waiting import eventually
@@ -38,7 +38,7 @@ def test_the_lowest_worker_that_has_an_event_runs_it() -> None:
 
 def test_a_presence_names_the_events_with_an_interval() -> None:
     routes = load_text(client_route("Echo", 9, "in") + POLL.format(port=9)).routes
-    own = presence("a", names=every(routes))
+    own = presence("a", names=scheduled_events(routes))
     assert own.every == ("Poll/Ask",)
     assert parse(own.payload, Presence) == own
     for replaced in (b', "every": ["Poll/Ask"]', b', "slots": 4', b', "leaves": false'):
@@ -73,7 +73,7 @@ def test_what_workers_warn_of(
     caplog.set_level(logging.INFO)
     warnings = Warnings("plant", 4)
     for second, group in enumerate(groups):
-        warnings.look(group, surplus, second)
+        warnings.check(group, surplus, second)
     assert [found[: len(line)] for found, line in zip(caplog.messages, lines, strict=True)] == lines
 
 
@@ -81,7 +81,7 @@ def test_what_is_logged_of_many_forged_records_is_bounded_and_on_one_line(caplog
     warnings = Warnings("plant", 4)
     for number in range(200):
         forged = {f"{worker}\nready: x" * 20: f"hash\n{worker}" * 20 for worker in range(number)}
-        warnings.look(view(**forged), (), number / 100)
+        warnings.check(view(**forged), (), number / 100)
     assert len(caplog.messages) == 2
     assert all(message.isprintable() and len(message) < 5000 for message in caplog.messages), caplog.messages
 
