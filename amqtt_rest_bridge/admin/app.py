@@ -1,7 +1,8 @@
 """The admin port: an HTTP server whose requests are answered by their path. Event loop only.
 
-`Guard` checks who may use it; `pages` renders pages, `json_objects` the answers of the API, `metrics` those of
-`/metrics`. A trial of the playground takes longer than a moment, so a process of its own does it.
+`Guard` checks who may use it. `_answer` finds what a request asks for: `pages` renders the pages, `json_objects` makes
+the answers of the API, `metrics` those of `/metrics`. A trial of the playground runs in a process of its own, since it
+would block the loop.
 """
 
 import asyncio
@@ -81,10 +82,10 @@ class AdminPort:
 
     Args:
         sock: The listening socket.
-        settings: Have its token, and what pages name.
-        recorder: Of all routes.
-        figures: Of all routes.
-        retries: Send messages of failures again.
+        settings: The settings of the bridge, with the token of the port.
+        recorder: The runs of all routes.
+        figures: The figures of all routes.
+        retries: Sends messages of failures again.
         wrong_credentials: Delays answers to wrong tokens; shared with the ports of routes.
     """
 
@@ -291,7 +292,7 @@ class AdminPort:
         )  # fmt: skip
 
     def _follow(self, request: Request, kind: Kind) -> Response:
-        """Return runs as they are noted, for pages with the rows that change; refuse when too many follow already."""
+        """Return a stream of runs as they are noted, for pages of the parts that change; refuse one stream too many."""
         query, topic_filter = _query(request), None
         if kind == "pages":
             routes: frozenset[str] | None = frozenset(query.get("route", ()))
@@ -347,7 +348,7 @@ def _json(value: Mapping[str, Any], status: str = "200 OK") -> Response:
 
 
 def _listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
-    """Return rows as JSON, or as a CSV file where the name of the list ends so."""
+    """Return rows as JSON, or as a CSV file if `name` ends in `.csv`."""
     of, _, form = name.partition(".")
     if not form:
         return _json({of: rows})

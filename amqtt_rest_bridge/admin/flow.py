@@ -1,9 +1,11 @@
-"""The drawing of the routes: arrows lead from a topic to a route, to HTTP and to a topic, perhaps of another one. Pure.
+"""The drawing of the routes as boxes and arrows: topic, route, HTTP server, topic of the result, next route. Pure.
 
-`edges` finds the arrows of routes, `drawing` places the nodes that they join as boxes. Each topic is one box. A route
-has a box for each of its events, and each event a box of its server or endpoint, so that the ways of two events do not
-meet there. A box is in the first column to the right of all boxes that lead to it; in a circle one arrow leads back to
-the left. Secrets are masked.
+`edges` finds the arrows of the routes; `edges_around` leaves those that have to do with one box. `drawing` places the
+boxes that the arrows join. Each topic is one box. Each event has a box of its route and a box of its server or
+endpoint: if two events shared one, it would look as if messages could go from one event to the other.
+
+A box is in the first column to the right of all boxes that lead to it. In a circle one arrow leads back to the left.
+Secrets are masked.
 """
 
 import math
@@ -35,7 +37,8 @@ _ANY: Final = "\x01"  # in the place of text that a message fills in; no topic h
 class Node(NamedTuple):
     """What a box shows; `kind` is "topic", "route" or "http".
 
-    `owner` is the event for a route that has several events, route and event for a server or endpoint, else "".
+    `owner` distinguishes boxes with the same name. For a route with several events it is the event, for a server or
+    endpoint it is the route, with such an event; otherwise it is "".
     """
 
     kind: str
@@ -44,7 +47,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """An arrow; `kind` is "way", "error" (to where failures go) or "chain" (to a topic that it triggers)."""
+    """An arrow; `kind` is "way", "error" (to ERROR_TOPIC) or "chain" (from a topic to a filter that matches it)."""
 
     begin: Node
     end: Node
@@ -55,8 +58,8 @@ class Edge(NamedTuple):
 class Box:
     """A node in its place; `shown` is its text, cut to the `width`.
 
-    Only the box of a route has a `health`, and an `event`, if the route has several. The first one of a route has a
-    `note`, which is its rate, and `has_rate`.
+    Only the box of a route has a `health`, and an `event` if the route has several. The first box of a route has a
+    `note` (its rate), and `has_rate`.
     """
 
     x: int
@@ -76,8 +79,8 @@ class Box:
 class Way:
     """What one route does, as a list for narrow pages.
 
-    `before` are the boxes that lead to the route, `after` those that it leads to. `answers` are the topics of what the
-    servers in `after` answer, `failures` those of its failures.
+    `before` are the boxes that lead to the route, `after` those that it leads to. `answers` are the topics to which
+    answers of the servers in `after` go, `failures` the topics to which failures go.
     """
 
     route: Box
@@ -125,7 +128,7 @@ def edges(routes: Iterable[Route]) -> list[Edge]:
 
 
 def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
-    """Yield the arrows of a route; with an arrow to a topic, the topic as it may match filters (`_pattern`)."""
+    """Yield the arrows of a route; with each arrow to a topic also the topic to match filters with (`_pattern`)."""
     masker, has_several = masker_of(route), len(route.client_events) + len(route.server_events) > 1
     for event in route.client_events:
         own = Node("route", route.name, event.name if has_several else "")
@@ -153,7 +156,7 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
 
 
 def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
-    """Return a topic to match filters with. A placeholder becomes text that no filter names, `{topic}` SOURCE_TOPIC."""
+    """Return a topic to match filters with: `{topic}` becomes SOURCE_TOPIC, any other placeholder unknown text."""
     source = "" if event is None else event.source_topic.replace("+", _ANY).replace("#", _ANY)
     return "".join(
         piece if isinstance(piece, str) else source if piece.root == "topic" else _ANY for piece in topic.pieces
@@ -161,7 +164,7 @@ def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
 
 
 def edges_around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
-    """Return the arrows of all ways that lead to a node or from it. All nodes of its kind and name are meant."""
+    """Return the arrows of all ways that lead to a node or from it; all nodes with its kind and name count as it."""
     before = _reached([(edge.end, edge.begin) for edge in arrows], focus)
     after = _reached([(edge.begin, edge.end) for edge in arrows], focus)
     return [edge for edge in arrows if {edge.begin, edge.end} <= before or {edge.begin, edge.end} <= after]
@@ -194,7 +197,7 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
     rated: set[str] = set()  # routes whose rate is drawn
     left = _MARGIN
     for nodes, width in zip(columns, _widths(columns, states), strict=True):
-        # A node is as high in its column as, on average, what leads to it, so that few arrows cross.
+        # Nodes are ordered by the average height of the nodes that lead to them, so that few arrows cross.
         heights: dict[Node, list[int]] = {}
         for edge in arrows:
             if edge.begin in boxes:
@@ -211,7 +214,7 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
         x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end.x, end.y + _HEIGHT // 2
         middle = (x1 + x2) // 2
         bend = f"{middle} {y1} {middle} {y2}"
-        if x2 <= x1:  # back, in a circle
+        if x2 <= x1:  # the arrow of a circle, back to the left
             bend = f"{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40}"
         curves.append((f"M{x1} {y1}C{bend} {x2} {y2}", edge.kind))
     height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
@@ -220,7 +223,10 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
 
 
 def _widths(columns: Sequence[Sequence[Node]], states: Mapping[str, RouteState]) -> list[int]:
-    """Return the width of each column: what its longest text needs, but no more than its share of the page."""
+    """Return the width of each column: what its longest text needs, at most its share of the page.
+
+    The column that needs least comes first, so that what it leaves is shared by the others.
+    """
     widths = [_WIDTH] * len(columns)
     needed = [
         max(math.ceil((_length(_text(node)) + _reserved(node, states.get(node.name))) * _CHARACTER) for node in nodes)
@@ -258,7 +264,7 @@ def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
 
 
 def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
-    """Return the column of each node: behind those that lead to it, except that a circle begins at one of its nodes."""
+    """Return the column of each node: to the right of all that lead to it. A circle begins at one of its nodes."""
     before: dict[Node, set[Node]] = {}
     after: dict[Node, list[Node]] = {}
     for edge in arrows:
@@ -297,7 +303,7 @@ def _box(node: Node, x: int, y: int, width: int, state: RouteState | None, *, ha
 
 
 def _cut(text: str, longest: int) -> str:
-    """Cut the middle out of a text that is longer: topics and addresses differ most at their ends."""
+    """Cut the middle out of a text that is too long: topics and addresses differ most at their ends."""
     if _length(text) <= longest:
         return text
     head = tail = ""

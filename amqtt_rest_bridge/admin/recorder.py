@@ -1,10 +1,11 @@
 """The recorder counts calls and requests as they end, and remembers the last ones of each route. Event loop only.
 
-`engine.outcome` notes them here; pages, the API and followers read them. A run is a call or a request:
+`engine.outcome` notes them here; pages, the API and followers read them. A *run* is what is recorded of a call or
+request. Each run is noted; some runs are remembered or kept too:
 
 - noted: it has ended, and is counted;
 - remembered: it is one of the last 50 runs of its route, or of the last 20 failures. Recording has to be cheap, so its
-  secrets are masked only when it is read;
+  secrets are masked only when it is read (`UnmaskedRun`);
 - kept: it is held with its message, request and response (`KeptRuns`), masked. By default failures are kept.
 """
 
@@ -54,22 +55,22 @@ SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
 _LONGEST_METHOD: Final = 16  # characters; a method that no endpoint takes may be as long as all headers
 _KEEP_SECONDS: Final = 0.2
-"""A request is kept at once if none was kept in this time before. Others wait until it is over, and are kept together.
+"""Requests are kept at most once in this time, so that a flood of them costs little.
 
-So a flood of requests costs little.
+The first request is kept at once. Those that follow within this time are pending, and are kept together at its end.
 """
-_MOST_PENDING: Final = 100  # requests that wait to be kept, the newest ones ...
-_MOST_PENDING_BYTES: Final = 8 << 20  # ... and the bytes of their bodies
+_MOST_PENDING: Final = 100  # pending requests: the newest ones
+_MOST_PENDING_BYTES: Final = 8 << 20  # of their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
 
 
 class EventCounts(Struct):
     """Counts of an event since the start.
 
-    `outcomes` counts calls by failure code ("succeeded" without one). `took` has the durations of their requests; for a
-    server event, the time until the answer of each request that was neither refused nor skipped. `waits` is the number
-    of calls that were not skipped, `waited_seconds` the sum of their waiting times. `statuses` counts requests of
-    server mode by the status of the answer, `skipped` messages and requests by the code of the reason.
+    `outcomes` counts calls by failure code, or as "succeeded" or "skipped"; refused ones are in `refused`. `waits` is
+    the number of calls that were not skipped, `waited_seconds` the sum of their waiting times. `took` has the durations
+    of their requests. `statuses` counts requests of server mode by the status of the answer; `took` has the times until
+    those answers, without refused and skipped requests. `skipped` counts both by the code of the reason.
     """
 
     outcomes: dict[str, int]
@@ -107,7 +108,7 @@ class EventCounts(Struct):
 
 
 class Durations(Struct):
-    """Durations: how many there are in each of `BUCKETS` and beyond, and their sum in seconds."""
+    """A histogram of durations: the number in each of `BUCKETS`, one number for longer ones, and the sum in seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
@@ -124,7 +125,7 @@ class RunRecorder:
     Args:
         runs: Makes the ids of calls.
         capture: Which runs are kept with message, request and response.
-        copies: Keeps copies of these runs.
+        copies: Keeps copies of the kept runs, over a restart.
         restored: The runs that were kept before the start, the oldest first.
     """
 
@@ -154,7 +155,7 @@ class RunRecorder:
         self._has_timer = False
 
     def use_routes(self, routes: Sequence[Route]) -> None:
-        """Record the events of these routes, with their bound ports, and no others; kept runs of others stay."""
+        """Record the events of these routes, with their bound ports, from now on; kept runs of other routes stay."""
         self._counts = {name: self._counts.get(name) or EventCounts({}, Durations()) for name in event_names(routes)}
         names = [route.name for route in routes]
         self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
@@ -170,7 +171,7 @@ class RunRecorder:
         return found
 
     def _count_failure(self, run: Run) -> None:
-        """Count a failure; if it was a retry, its message counts no longer by the failure before it."""
+        """Count a failure in its problem. That of a retry replaces the failure before it: a message counts once."""
         self.problems.add_failure(run)
         failures = [] if run.retry_of is None else self.kept.failures_of(run.retry_of)
         before = [one for one in failures if one.time <= run.time and one.id != run.id]
@@ -212,14 +213,14 @@ class RunRecorder:
             return
         counts.add_call(run)
         if run.retry_of is not None:
-            self.kept.begin_retry(run.retry_of, run_id)  # a retry has begun already; a replay begins here
+            self.kept.begin_retry(run.retry_of, run_id)  # for a replay, since a retry was noted when it began
         is_kept = failure is not None or self._capture is Capture.ALL
         if is_kept or run.retry_of is not None:
             shown, message = self._without_secrets(noted), run.message
             has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
             evidence = call_evidence(run) if has_evidence else None
             if evidence is not None:
-                shown = replace(shown, url=evidence.url)  # in which secrets of the message are masked, too
+                shown = replace(shown, url=evidence.url)  # masked too are the secrets of the message
             if failure is not None:
                 self._count_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
@@ -234,7 +235,7 @@ class RunRecorder:
         return self.kept.replayed_failure(*event, message)
 
     def forget_call(self, number: int) -> None:
-        """Note that a call is tried no more: it has ended, or was given up."""
+        """Note that a call is not retried any more: it has ended, or was given up."""
         if self.problems.retrying:
             self.problems.end_tries(number)
 
@@ -296,7 +297,7 @@ class RunRecorder:
             self.problems.add_success(failure, now)
 
     def note_unmatched(self, message: Message) -> None:
-        """Show a message that concerns no route to followers, except the broker's own messages on `$SYS`."""
+        """Show followers a message that concerns no event. The broker's own messages on `$SYS` are left out."""
         if self.followers.are_any and not message.topic.startswith("$SYS/"):
             self.followers.note(UnmaskedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
 
@@ -322,7 +323,7 @@ class RunRecorder:
             self.keep_pending()
 
     def _keep_request(self, noted: UnmaskedRun, run: RequestRun) -> None:
-        """Keep a request with the message that it has published, or would have."""
+        """Keep a request with the message that it has published, or would have published."""
         publication = run.publication or Publication("", b"")
         payload = None if run.publication is None else publication.payload
         original = self.kept.get(run.retry_of or "")
@@ -339,7 +340,7 @@ class RunRecorder:
             self._keep_request(noted, run)
 
     def find(self, query: RunQuery) -> list[Run]:
-        """Return the newest runs that a query wants: remembered ones, kept ones, and calls that are tried again."""
+        """Return the newest runs that a query wants: remembered and kept ones, and calls that are being retried."""
         self.keep_pending()
         if query.outcome == OPEN:
             waiting = (one.run for one in self.kept.open(query.route))

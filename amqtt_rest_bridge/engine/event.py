@@ -3,7 +3,8 @@
 A `Call` is one message for one event. `PreparedEvent`, made once for each event, makes the decisions: `build` makes the
 request of an attempt, `judge` the `Verdict` on its reply. The settings of the event take part as its stages (`Stage`).
 
-Its callers move calls on and do the I/O: `call` in the bridge, `trial` in the commands `rest-bridge try` and `test`.
+Two modules call it, queue calls and do the I/O: `call` in the bridge, `trial` for the commands `rest-bridge try` and
+`test`.
 """
 
 from collections import deque
@@ -77,7 +78,7 @@ class HeldError(BridgeError):
 
 
 class Attempts(Struct, eq=False):
-    """What is known of the attempts of a call. The calls of a batch share that of the batch."""
+    """What is known of the attempts of a call. The calls of a batch have one in common."""
 
     count: int = 0  # number of attempts; each half of a batch counts from 0 again
     last: deque[Try] | None = None  # the last ones, for the records; None if the first one succeeds
@@ -222,7 +223,7 @@ class Stage:
         return verdict
 
     def after_end(self, call: Call, verdict: Verdict | None) -> None:
-        """Note the verdict that ended a call, None if it was given up or continues with another definition."""
+        """Note the verdict that ended a call; None if the call was given up, or continues with another definition."""
 
 
 class PreparedEvent:

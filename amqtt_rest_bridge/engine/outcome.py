@@ -1,8 +1,8 @@
-"""What becomes of messages and requests: counted, logged, recorded for the admin port. Nothing here decides.
+"""Counts, logs and records how messages and requests end, for status, log and admin port. Nothing here decides.
 
-Each event logs each kind of line at most once a second. The first line is written at once; those of the following
-second are counted, and the last one is written with their number. So a test message is seen at once, and a busy route
-costs a line a second and no formatting. Each call that fails has a line of its own.
+Each call that fails has a line of its own in the log. Other lines are written at most once a second for each event and
+kind (`QuietLog`): the first line at once, then the last line of each second with the number of lines in it. So a test
+message is seen at once, and a busy route costs a line a second.
 """
 
 import logging
@@ -35,7 +35,7 @@ _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
 
 
 class _Line(Struct, gc=False):
-    """The last of the lines of an event and kind, and how many there were since one was written."""
+    """The last line of an event and kind, and the number of lines since one was written."""
 
     text: str
     arguments: tuple[object, ...]
@@ -45,12 +45,12 @@ class _Line(Struct, gc=False):
 
 
 class QuietLog:
-    """Write log lines, at most one a second for each event and kind; `runs` makes the ids of calls."""
+    """Writes log lines, at most one a second for each event and kind; `runs` makes the ids of calls."""
 
     def __init__(self, runs: RunIds, clock: Clock) -> None:
         self._runs = runs
         self._clock = clock
-        # The line to be written next, by level, event and kind; a key stays for a second after its last line.
+        # The lines to write next, by level, event and kind. A key stays for a second after its last line was written.
         self._next: dict[tuple[int, EventName, str], _Line] = {}
 
     def note(
@@ -60,13 +60,13 @@ class QuietLog:
         """Log a message or request of an event, now or within a second.
 
         Args:
-            level: Of the line; lines of another level are counted apart.
+            level: The level of the line; lines of another level are counted apart.
             name: The names of the route and the event.
             text: What became of it, as for `log.log`.
             *arguments: Formatted only when the line is written.
-            topic: Of the message, for the end of the line.
-            run: Of the call, for its id at the end of the line.
-            kind: Such as the class of a status, 2 for 2xx. Lines of another kind are counted apart.
+            topic: The topic of the message, for the end of the line.
+            run: The key of the call, for its id at the end of the line.
+            kind: What distinguishes lines that are counted apart, such as the class of a status (2 for 2xx).
         """
         if not log.isEnabledFor(level):
             return
@@ -103,7 +103,7 @@ class QuietLog:
 
 
 class Outcomes:
-    """Count, log and record what becomes of calls and requests; both modes of the bridge share one.
+    """Counts, logs and records how calls and requests end; both modes of the bridge share one object.
 
     Args:
         host: Has the clock and the records.
@@ -254,7 +254,7 @@ class Outcomes:
         self.report_health(statistics)
 
     def note_dropped_message(self, name: EventName, message: Message, failure: CallError) -> None:
-        """Note a message that a server event cannot answer with; it counts as an error of the route."""
+        """Note a message that cannot be the answer of a server event; it counts as an error of the route."""
         topic = loggable(message.topic)
         self.quiet_log.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
         self.note_error(name[0], failure.code.value, failure.message, of_server=True)
@@ -265,7 +265,7 @@ class Outcomes:
             self._records.note_unmatched(message)
 
     def note_error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
-        """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
+        """Note in a route's status an error that ended no call and no request; `of_server` if it is of server mode."""
         statistics = self.statistics.get(route)
         if statistics is None:
             return
@@ -298,7 +298,7 @@ class Outcomes:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 
     def report_health(self, statistics: RouteStatistics) -> None:
-        """Report the health of a route if it has changed. Removed routes have no status."""
+        """Report the health of a route if it has changed, except that of a removed route, which has no status."""
         if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
             self._on_health(statistics)
 

@@ -1,6 +1,8 @@
-"""The messages that a route holds, whether it has room for one more, its counts, and its health. Pure.
+"""The state of a route: the messages that it holds and has room for, its counts, its health, its status. Pure.
 
-After each change `Outcomes.report_health` checks whether the health has changed.
+`engine.call` asks `Admission` for room. `engine.outcome` notes in `RouteStatistics` what ends, and checks after each
+change whether the health is another one. Health is judged by the last messages and requests (`_Window`) and by a WHEN
+that fails (`Whens`).
 """
 
 from collections import deque
@@ -20,8 +22,8 @@ from amqtt_rest_bridge.times import rfc3339
 HEALTH_WINDOW: Final = 20
 """Health looks at so many of the last calls of a route, and of its last requests of server mode."""
 WHEN_SECONDS: Final = 60.0
-"""A WHEN that failed for all messages of this time makes its route Yellow ..."""
-_FEWEST_UNUSABLE: Final = 5  # ... if there were at least this many messages
+"""A WHEN that failed for all messages of so many seconds makes its route Yellow."""
+_FEWEST_UNUSABLE: Final = 5  # with fewer messages in this time it does not
 _MOST_RUNS: Final = 20  # ids that are kept of one message that is retried again and again
 _RED_STREAK = 3  # failures in a row make a route Red
 _MOST_SAMPLES = 1000  # calls and requests that p50 and p99 are taken from
@@ -92,13 +94,13 @@ class _Window:
 
     @property
     def errors(self) -> list[RouteError]:
-        """Return why those have failed that were not sent again with success."""
+        """Return why messages have failed, except those that a retry has sent with success."""
         return [one.error for one in self._last if one.error is not None]
 
     def add(self, ended: _Ended, retry_of: str | None = None) -> RouteError | None:
-        """Note how a run has ended; `retry_of` is the id of the run it repeats. Return the error that it replaces.
+        """Note how a run has ended; `retry_of` is the id of the run that it repeats. Return the error that it replaces.
 
-        Of runs from before the start it is unknown what came between them, so they count in no streak.
+        Runs from before the start are in no streak: it is unknown whether others succeeded between them.
         """
         self.streak = self.streak + 1 if ended.failed and not ended.is_earlier else 0
         last = self._last
@@ -175,7 +177,7 @@ class Whens:
         self.broken = {event: when.fault for event, when in self.by_event.items() if when.is_broken(now)}
 
     def clear(self) -> None:
-        """Forget all, since a reload may have changed them."""
+        """Forget all WHEN settings, since a reload may have changed them."""
         self.broken = {}
         self.by_event.clear()
 
@@ -191,11 +193,10 @@ class QueueBytes:
 
 
 class Admission:
-    """What a route holds, what it may hold, and whether one more message has room.
+    """The messages that a route holds, and the bounds that decide whether one more has room.
 
-    A route that has nothing queued and nothing in flight takes one message, however large it is and however
-    full the queues of other routes are. So no route is silenced by another one, and the bounds in bytes can be
-    exceeded by one message of each route.
+    A route that holds nothing takes one message, however large it is and however full the queues of other routes are.
+    So no route can block another one, and each route can exceed the bounds in bytes by one message.
 
     Args:
         config: The bounds.
@@ -250,7 +251,7 @@ class Admission:
         return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
     def hold(self, size: int) -> None:
-        """Hold a message of `size` bytes, even without room: for messages that their source bounds."""
+        """Hold a message of `size` bytes, even without room. Its source bounds what it sends, or room was found."""
         self.admitted += 1
         self.outstanding += 1
         self.held_bytes += size
@@ -305,20 +306,20 @@ class RouteStatistics:
         self.name = route.name
         self.admission = Admission(route.route_config, places, queue)
         self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
-        self._not_admitted = 0  # refused messages, and requests of server mode; `admission` counts the other messages
+        self._not_admitted = 0  # refused messages, and requests of server mode; `admission.admitted` has the others
         self._other_errors = 0  # errors that ended no message, such as failed attempts of lossless calls
         self._calls, self._requests = _Window(), _Window()
         self.whens = Whens()
         self._latencies: deque[float] = deque(maxlen=_MOST_SAMPLES)
         self._waits: deque[float] = deque(maxlen=_MOST_SAMPLES)
         self.retrying = 0
-        """How many calls wait for another attempt after a failed one; see `note_retry`."""
+        """The number of calls that wait for another attempt after a failed one; see `note_retry`."""
         self._retry_code = ""
-        self._refused_callers = 0  # the part of `refused` that are requests
+        self._refused_callers = 0  # requests that are counted in `refused`
         self._refusal = ""  # the answer to the last refused caller
         self._connection = "idle"
         self.last_success: float | None = None
-        """When a message or request ended well last (Unix time), None before the first."""
+        """The Unix time at which a message or request last ended well, None before the first."""
         self._last_error: RouteError | None = None
         self._port_fault: str | None = None  # why its port is not served
         self.open_breaker: str | None = None
@@ -369,7 +370,7 @@ class RouteStatistics:
     def note_earlier_failure(
         self, error: RouteError, run: str | None, retry_of: str | None, *, is_request: bool
     ) -> None:
-        """Note a failure from before the start. It makes the health Yellow, and is not in the counts."""
+        """Note a failure from before the start. It makes the health Yellow, but is not in the counts."""
         window = self._requests if is_request else self._calls
         window.add(_failed(error, run, is_earlier=True), retry_of)
         self._last_error = error
@@ -380,9 +381,9 @@ class RouteStatistics:
             self._note_resolved(window.put_away(run))
 
     def note_retry(self, code: str) -> None:
-        """Note the failure code of an attempt that another one follows, which counts in `retried` once it is made.
+        """Note the failure code of an attempt that another one follows. It counts in `retried` when that one begins.
 
-        A route is not Green while a call waits for another attempt, which may take minutes. Once a later attempt
+        The route is Yellow while a call waits for another attempt, which may take minutes. Once a later attempt
         succeeds, the failed ones no longer affect the health.
         """
         self._retry_code = code
@@ -391,8 +392,8 @@ class RouteStatistics:
     def note_error(self, error: RouteError, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
-        Each failed attempt of a lossless call counts as an error. Such a call ends only when it succeeds, so otherwise
-        a route whose server is down for a week would stay Green.
+        A lossless call ends only when it succeeds. If its failed attempts were no errors, its route would stay Green
+        while the server is down.
         """
         self._other_errors += 1
         self._note_call_error(error, run)
@@ -463,7 +464,10 @@ class RouteStatistics:
         self._last_error = error
 
     def _note_resolved(self, error: RouteError | None) -> None:
-        """Take the newest error that still counts for the last one, if the message of the last one has succeeded."""
+        """Choose another `last_error` if a retry has just succeeded for it: the newest error that still counts.
+
+        `error` is the error that the retry has replaced, None if there is none.
+        """
         if error is not None and error is self._last_error:
             self._last_error = max((*self._calls.errors, *self._requests.errors), default=error)
 

@@ -1,7 +1,7 @@
 """What messages and requests would do, without a broker and without a network: for `rest-bridge try` and `test`.
 
-The engine itself makes requests, results and answers. This module replaces the HTTP server and the broker. A call has
-one attempt, and timers are due at once.
+Requests, results and answers are made by the engine. Here are replacements of what surrounds it: the HTTP server, the
+broker, and a clock whose timers are due at once. A call has one attempt only.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ Send = Callable[[HttpRequest], HttpResponse]
 
 
 def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
-    """Return a request with the scheme of the Authorization that is added where it is sent."""
+    """Return a request as it is shown: with the scheme of the Authorization that OAuth2 or Digest would add."""
     scheme = added_scheme(route.config, request)
     if scheme is None:
         return request
@@ -63,7 +63,7 @@ def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
 
 
 def call_of(route: Route, event: ClientEvent, message: Message, *, key: str | None = None) -> Call:
-    """Return the call of a message, to be begun and judged by `Call.event`; `key` is its Idempotency-Key."""
+    """Return the call of a message; `call.event` builds its request. `key` is its Idempotency-Key."""
     return _call(prepare(route, event, _host()), message, key)
 
 
@@ -75,20 +75,25 @@ def try_call(route: Route, event: ClientEvent, message: Message, send: Send, *, 
 def try_calls(
     route: Route, event: ClientEvent, messages: Iterable[Message], send: Send, *, key: str | None = None
 ) -> list[Verdict]:
-    """Return the verdicts on the one attempt of each call, of messages that come one after the other.
+    """Return the verdicts on the calls of messages that come one after the other. Each call has one attempt.
 
-    Those of an event with BATCH_SIZE are one batch, with `BATCH_SPLIT` its halves too.
+    The calls of an event with BATCH_SIZE are sent as batches. With BATCH_SPLIT the halves of a batch are sent too.
     """
     prepared = prepare(route, event, _host(), claims=Claims(_Keys()))
     calls = [_call(prepared, message, key) for message in messages]
     if event.batch_size is None:
         return [_try_once(call, send) for call in calls]
-    verdicts = [(call, prepared.make_item(call)) for call in calls]
-    ended = [verdict for _, verdict in verdicts if verdict is not None]
-    together = [call for call, verdict in verdicts if verdict is None]
-    for first in range(0, len(together), event.batch_size):
-        ended += _try_batch(batch_of(together[first : first + event.batch_size]), send)
-    return ended
+    verdicts: list[Verdict] = []
+    with_items: list[Call] = []
+    for call in calls:
+        verdict = prepared.make_item(call)
+        if verdict is None:
+            with_items.append(call)
+        else:  # it sends nothing
+            verdicts.append(verdict)
+    for first in range(0, len(with_items), event.batch_size):
+        verdicts += _try_batch(batch_of(with_items[first : first + event.batch_size]), send)
+    return verdicts
 
 
 def _host() -> Host:
@@ -146,13 +151,13 @@ def try_request(
         now: Unix time in seconds.
         latest: What read events answer with: the payload on any one topic, or the payloads on topics by their names.
         reply: The message that comes on a REPLY_TOPIC.
-        twice: Whether it comes a second time.
+        twice: Whether the same request comes twice.
     """
 
     async def answer_requests() -> RequestTrial:
         broker = _Broker(reply)
         host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_JITTER)
-        outcomes = _Runs(host)
+        outcomes = _LastRequest(host)
         server = ServerMode(host, outcomes)
         server.use_routes(routes)
         broker.publish_to = partial(server.see, retained=False)
@@ -176,7 +181,7 @@ def try_request(
 
 
 class _Broker:
-    """Takes all that is published; a request that waits for a reply has it at once."""
+    """Keeps what is published. A request that waits for a reply gets it at once."""
 
     def __init__(self, reply: bytes | None) -> None:
         self.published: list[Publication] = []
@@ -194,7 +199,7 @@ class _Broker:
         return published
 
 
-class _Runs(Outcomes):
+class _LastRequest(Outcomes):
     """Keeps the last answered request; nothing is logged or counted."""
 
     last: RequestRun

@@ -1,7 +1,7 @@
 """BATCH_SIZE, BATCH_SECONDS, BATCH_ITEM, BATCH_SPLIT: messages that become one request.
 
-`Items` makes the item of a message, `Batches` collects the calls of an event until their batch is closed. Then a
-`Batch` goes on in their place, like any other call.
+`Items` makes the item of a message. `Batches` collects the calls of an event until their batch is closed. From then on
+there is one `Batch`, which `engine.call` treats like any other call. `SplitStage` halves a batch that is too large.
 """
 
 import re
@@ -31,7 +31,7 @@ _LINE_BREAK: Final = re.compile(r"[\n\r]")
 
 
 class Items:
-    """The items of an event's batches: BATCH_ITEM filled from a message, or its payload without BATCH_ITEM.
+    """Makes the items of an event's batches: BATCH_ITEM filled from a message, or without it the payload.
 
     In `{batch}` or a JSON body each item is JSON on one line: JSON stays as it is, other text becomes a string.
     Elsewhere each item is one line of text.
@@ -45,7 +45,8 @@ class Items:
         """Return the item of a message.
 
         Raises:
-            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, it would be more than one line.
+            CallError: A value is missing (`placeholder_unresolved`), or the item would be more than one line
+                (`invalid_value`).
         """
         text = self._text.fill(values)
         if not self._as_json:
@@ -73,7 +74,7 @@ def batch_key(keys: Iterable[str]) -> str:
 
 
 class _OpenBatch(Struct, eq=False):
-    """The calls of a batch so far, and the bytes of its request if no more come."""
+    """The calls of a batch so far, and the size of the request for them in bytes."""
 
     calls: list[Call]
     size: int
@@ -85,15 +86,15 @@ class Batches:
     A batch is closed when it has BATCH_SIZE calls, before its items exceed max_body_bytes, and BATCH_SECONDS after its
     first call has come.
 
-    Messages that come again after a kill make the same batch, with the same key. To this end `store.spool` groups
-    lossless messages as they come, and numbers their keys (`has_groups`): a key is that of its group, followed by the
-    number of the message in the group, four hexadecimal digits from 0. A batch has calls of one group only.
+    Lossless messages that come again after a kill must make the same batch, with the same Idempotency-Key. So
+    `store.spool` puts messages into groups as they come (`has_groups`), and a batch has calls of one group only. The
+    key of a message is the key of its group, followed by its number in the group: four hexadecimal digits from 0.
 
     Args:
         max_body_bytes: Bounds the request.
         clock: Times BATCH_SECONDS.
         on_closed: Called with the calls of a closed batch.
-        has_groups: Whether keys of lossless calls are numbered in this way.
+        has_groups: Whether the keys of lossless calls name groups.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Batches:
         batch.calls.append(call)
         batch.size += size
         most = event.batch_size or 1
-        # Not by the number of calls: WHEN may have skipped others of the group.
+        # The batch may have fewer calls than the group has messages: WHEN may have skipped some.
         is_last_of_group = group is not None and (call.key or "").endswith(f"{most - 1:04x}")
         if len(batch.calls) >= most or is_last_of_group:
             self.close(event.name)
@@ -143,7 +144,7 @@ class Batches:
                 self.close(name)
 
     def _group(self, call: Call) -> str | None:
-        """Return the group of a call, which its key begins with; None for a call that can be in any batch."""
+        """Return the key of a call's group, with which its own key begins; None if the call can be in any batch."""
         return call.key[:-4] if self._has_groups and call.key is not None else None
 
     def _close_overdue(self, event: str, batch: _OpenBatch) -> None:
@@ -153,7 +154,7 @@ class Batches:
 
 
 def batch_of(calls: list[Call], attempts: Attempts | None = None) -> Batch:
-    """Return the batch of these calls. They share its `attempts`: those that it has had, by default none."""
+    """Return the batch of these calls, which share its `attempts`; by default there are none so far."""
     first, hops, attempts = calls[0], max(call.hops for call in calls), attempts or Attempts()
     for call in calls:
         call.attempts = attempts
@@ -161,7 +162,7 @@ def batch_of(calls: list[Call], attempts: Attempts | None = None) -> Batch:
 
 
 def halve(batch: Batch) -> Batch:
-    """Halve a batch, which keeps the first half; return the second half."""
+    """Split a batch: it keeps the first half of its calls. Return a batch with the second half."""
     middle = (len(batch.calls) + 1) // 2
     batch.attempts.count = 0
     second = batch_of(batch.calls[middle:], replace(batch.attempts, last=copy(batch.attempts.last)))
@@ -171,16 +172,16 @@ def halve(batch: Batch) -> Batch:
 
 
 class SplitStage(Stage):
-    """Halves a batch whose request is too large, since BODY may hold each item twice, or escaped.
+    """Halves a batch whose request is too large. It may become so when BODY holds each item twice, or escaped.
 
-    With BATCH_SPLIT a batch that the server refuses is halved too, until the faulty item is alone.
+    With BATCH_SPLIT a batch that the server refuses is halved too, again and again until the faulty item is alone.
     """
 
     def __init__(self, *, halves_refused: bool) -> None:
         self._halves_refused = halves_refused
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
-        """Return the given verdict, or one by which the halves of the batch are sent."""
+        """Return a verdict by which the halves of the batch are sent, otherwise the given verdict."""
         if len(call.calls) < 2 or verdict.failure is None:
             return verdict
         if verdict.response is None:

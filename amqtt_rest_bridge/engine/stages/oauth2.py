@@ -1,8 +1,8 @@
 """OAUTH2 settings: requests carry an access token of the client credentials grant (RFC 6749 section 4.4).
 
-A route has one token. It is fetched when it is first needed, renewed before it expires, and once for a request that the
-server answers with 401. `AccessTokens` decides, without I/O; `AuthorizedClient` sends. The token is in no message, log
-line or failure.
+A route has one token. It is fetched when it is first needed, and again before it expires. A request that the server
+answers with 401 is sent once more, with a new token. `AccessTokens` decides, without I/O; `AuthorizedClient` sends. No
+message, log line or failure holds a token.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from amqtt_rest_bridge.http.failures import describe_status
 from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 _MARGIN_SECONDS: Final = 30.0  # a token is renewed so long before it expires, or after 90 % of a short life
-_MOST_MASKED: Final = 4  # tokens of a route that are masked: the last ones
-_REFUSALS: Final = (400, 401)
+_MOST_MASKED: Final = 4  # the last tokens of a route, which are masked
+_LOGIN_REFUSALS: Final = (400, 401)  # statuses with which a token server may refuse Basic
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
 _ERROR: Final = re.compile(r"[a-z_]{1,40}")  # RFC 6749 section 5.2
 
@@ -40,11 +40,11 @@ class _Token:
 
 
 class AccessTokens:
-    """The access token of a route; `config` has the OAUTH2 settings. Times are monotonic seconds."""
+    """The access token of a route, and the requests for it; `config` has the OAUTH2 settings. Times are monotonic."""
 
     def __init__(self, config: RestApiConfig) -> None:
         self.in_body = False
-        """Whether the server wants the client's credentials in the form, not as Basic."""
+        """Whether the server accepts the client's credentials in the form only, not as Basic."""
         self.issued: deque[str] = deque(maxlen=_MOST_MASKED)
         """The last tokens, for masking."""
         self._config = config
@@ -56,23 +56,23 @@ class AccessTokens:
 
     def request(self, *, in_body: bool) -> HttpRequest:
         """Return the request for a token, with the client's credentials in the form or as Basic."""
-        own, form = self._config, {"grant_type": "client_credentials"}
-        client_id, secret = own.oauth2_client_id or "", own.oauth2_client_secret or ""
-        optional = {"scope": own.oauth2_scope, "audience": own.oauth2_audience}
+        config, form = self._config, {"grant_type": "client_credentials"}
+        client_id, secret = config.oauth2_client_id or "", config.oauth2_client_secret or ""
+        optional = {"scope": config.oauth2_scope, "audience": config.oauth2_audience}
         form |= {name: text for name, text in optional.items() if text is not None}
         headers = [("Content-Type", "application/x-www-form-urlencoded"), ("Accept", "application/json")]
         if in_body:
             form |= {"client_id": client_id, "client_secret": secret}
         else:
             headers.append(("Authorization", basic_credentials(quote_plus(client_id), quote_plus(secret))))
-        return HttpRequest(Method.POST, own.oauth2_token_url or "", tuple(headers), urlencode(form).encode())
+        return HttpRequest(Method.POST, config.oauth2_token_url or "", tuple(headers), urlencode(form).encode())
 
-    def may_want_form(self, response: HttpResponse) -> bool:
-        """Return whether the server may have refused credentials only for being sent as Basic.
+    def may_need_body(self, response: HttpResponse) -> bool:
+        """Return whether the server may have refused the credentials because they were sent as Basic.
 
-        Basic comes first (RFC 6749 section 2.3.1); some servers accept only the fields of the form.
+        Basic is tried first (RFC 6749 section 2.3.1); some servers accept credentials in the form only.
         """
-        return response.status in _REFUSALS and not self.in_body
+        return response.status in _LOGIN_REFUSALS and not self.in_body
 
     def keep_token(self, response: HttpResponse, started: float, *, in_body: bool) -> str:
         """Keep the token of an answer to a request that was sent at `started`, and return it.
@@ -98,7 +98,7 @@ class AuthorizedClient:
         client: Sends to the server of the route.
         issuer: Sends to the server of OAUTH2_TOKEN_URL.
         config: Has the OAUTH2 settings.
-        clock: Its monotonic time counts.
+        clock: Its monotonic time decides when a token is renewed.
     """
 
     def __init__(self, client: Sends, issuer: Sends, config: RestApiConfig, clock: Clock) -> None:
@@ -130,7 +130,7 @@ class AuthorizedClient:
         self._issuer.close()
 
     async def _token(self) -> str:
-        """Return the token. One call fetches it for all that need one; they share a failure too.
+        """Return the token. All calls that need one at the same time share one fetch, and its failure.
 
         Raises:
             CallError: `oauth2_failed`.
@@ -149,7 +149,7 @@ class AuthorizedClient:
         started, in_body = self._clock.monotonic(), self._tokens.in_body
         try:
             response = await self._issuer.send(self._tokens.request(in_body=in_body))
-            if self._tokens.may_want_form(response):
+            if self._tokens.may_need_body(response):
                 other = await self._issuer.send(self._tokens.request(in_body=True))
                 if other.status < 300:
                     response, in_body = other, True
@@ -167,7 +167,7 @@ def authorized(request: HttpRequest, token: str) -> HttpRequest:
 
 
 def token_failure(error: CallError) -> CallError:
-    """Return the failure of a call for which no token came: `error` is that of the request for the token."""
+    """Return the failure of a call for which no token came; `error` is the failure of the request for it."""
     hint = error.hint.replace("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
     return OAUTH2_FAILED.error(_without_token(error.message), hint=hint, unsent=True)
 
@@ -183,9 +183,9 @@ def _read_token(response: HttpResponse, started: float) -> _Token:
     if response.status >= 300:
         error = answer.get("error")
         named = f" ({error})" if isinstance(error, str) and _ERROR.fullmatch(error) else ""
-        refused = 400 <= response.status < 500 and response.status != 429
+        is_final = 400 <= response.status < 500 and response.status != 429  # else the call may be tried again
         message = _without_token(f"its server answered {describe_status(response.status)}{named}")
-        raise TOKEN_REFUSED.error(message, unsent=not refused)
+        raise TOKEN_REFUSED.error(message, unsent=not is_final)
     token, kind, seconds = answer.get("access_token"), answer.get("token_type", "bearer"), answer.get("expires_in")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token) or str(kind).lower() != "bearer":
         raise NOT_A_TOKEN.error(_without_token("its server answered without a bearer token"))
