@@ -28,16 +28,16 @@ from amqtt_rest_bridge.lot.sources import Report
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
 DEFAULT_FOLDER = "conf/routes"
 MAX_NOTEBOOK_BYTES = 1024 * 1024
-_SHOWN = 100
-_MOST_NAMED = 20
-_READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
-_WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
-_CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
+_LONGEST_SECRET_NAME = 100  # characters that are printed of the name of a secret or variable
+_MOST_CREDENTIALS = 20  # that are printed
+_READ_TOPICS: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
+_WRITTEN_TOPICS: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
+_CALLED_ADDRESSES: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
 _HOST: Final = re.compile(r"(?:https?://)?(?:[^/@]*@)?([^/?#]*)", re.IGNORECASE)
-_LONGEST_SHOWN: Final = 200
-_MOST_SHOWN: Final = 50
-_LONGEST_NAME: Final = 255
-_OVERWRITE: Final = "--force replaces it, --into names another folder"
+_LONGEST_EFFECT: Final = 200  # characters that are printed of a host, topic or port
+_MOST_EFFECTS: Final = 50  # of one kind that are printed
+_LONGEST_FILE_NAME: Final = 255
+_OVERWRITE_HINT: Final = "--force replaces it, --into names another folder"
 DESCRIPTION = """\
 Fetch a published template from a template library and write its route files into a folder, where a running broker loads
 them within seconds.
@@ -68,8 +68,8 @@ examples:
 class Effects:
     """What routes would do: the hosts that they call, the topics that they read and write, the ports that they open.
 
-    It is read from the settings as they are written, with the names of variables and secrets in place of values. So a
-    variable that is missing here hides nothing.
+    They are read from the text, with the names of variables and secrets in place of their values, so that an effect is
+    shown even if its variable is missing here.
     """
 
     hosts: set[str] = field(default_factory=set)
@@ -81,12 +81,12 @@ class Effects:
         """Add what a route would do."""
         for block in definition.blocks:
             if _is_on(block, "ENABLE_CLIENT"):
-                addresses = (_setting_text(block, name) for name in _CALLED)
+                addresses = (_setting_text(block, name) for name in _CALLED_ADDRESSES)
                 self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
             if _is_on(block, "ENABLE_SERVER"):
                 self.ports.add(_setting_text(block, "SERVER_PORT") or str(RestApiConfig().server_port))
-            self.reads |= {topic for name in _READ if (topic := _setting_text(block, name))}
-            self.writes |= {topic for name in _WRITTEN if (topic := _setting_text(block, name))}
+            self.reads |= {topic for name in _READ_TOPICS if (topic := _setting_text(block, name))}
+            self.writes |= {topic for name in _WRITTEN_TOPICS if (topic := _setting_text(block, name))}
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of effect."""
@@ -97,15 +97,16 @@ class Effects:
             ("listens on the ports", self.ports),
         ):
             if names:
-                yield f"{what}: {several([on_one_line(name, _LONGEST_SHOWN) for name in sorted(names)], _MOST_SHOWN)}"
+                printed = [on_one_line(name, _LONGEST_EFFECT) for name in sorted(names)]
+                yield f"{what}: {several(printed, _MOST_EFFECTS)}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _CheckedFiles:
     """The outcome of a check.
 
-    `routes` are the names of routes by file, of the files that hold any. `needs` are the variables and secrets that
-    they read, `published` the credentials in their texts, with their places.
+    `routes` are the names of the routes of each file that has any. `needs` are the variables and secrets that they
+    read, `published` the credentials in their texts, with file, line and column.
     """
 
     routes: Mapping[str, list[str]]
@@ -143,7 +144,7 @@ def run(
         refuse_present(into, checked.routes)
     if checked.published and not sample_credentials:
         raise InstallError(
-            f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
+            f"the template publishes {several(checked.published, _MOST_CREDENTIALS)}; nothing was written",
             "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
         )
     for line in _plan(checked, into):
@@ -160,7 +161,7 @@ def run(
     return 0
 
 
-def _plan(checked: _Checked, into: Path) -> Iterator[str]:
+def _plan(checked: _CheckedFiles, into: Path) -> Iterator[str]:
     """Yield what would be written and what the routes would do."""
     for name, routes in checked.routes.items():
         yield f"{into / name}: {', '.join(f'route {route}' for route in routes)}"
@@ -168,12 +169,12 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
     needs = checked.needs
     for kind, names in (("variable", needs.variables), ("secret", needs.secrets)):
         for name, error in sorted(names.items()):
-            shown = on_one_line(name, _SHOWN)
+            shown = on_one_line(name, _LONGEST_SECRET_NAME)
             yield f"reads the {kind} {shown}: {'present' if error is None else f'missing; {error.hint}'}"
     if any(needs.variables.values()) or any(needs.secrets.values()):
         yield "The broker does not load these routes, or any other change, before what is missing is there."
     if checked.published:
-        yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
+        yield f"published with the template, to be changed: {several(checked.published, _MOST_CREDENTIALS)}"
 
 
 def _files_of(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
@@ -189,21 +190,21 @@ def _files_of(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
     return files
 
 
-def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checked:
-    """Load files twice: alone for the variables and secrets that they read, with those of the folder for all faults."""
+def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _CheckedFiles:
+    """Load the files twice: alone to find what they need, then with the files of the folder to find all faults."""
     parsed = ParsedTexts()
     found = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
     new: list[sources.Source] = []
     errors = 0
     for source in (source for texts in found.values() for source in texts):
-        if errors <= MOST_LISTED:  # a template that is faulty throughout is not read to its end
+        if errors <= MOST_LISTED:  # more would not be printed
             errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
             new.append(source)
     needs, environment = Environment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
     loaded = loader.load([*_read_present(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
-    # Notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
+    # Notebooks without a REST_API route, such as simulators, are not written: the broker has no use for them.
     routes = {
         name: [each.name or "?" for text in texts if text.path in paths for each in parsed.parse(text.text).definitions]
         for name, texts in found.items()
@@ -221,7 +222,7 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
                 published.append(f"{credential.holder} of {loader.title_of(definition)} ({where})")
     written = {source.path for name in routes for source in found[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.code is not FaultCode.UNAVAILABLE]
-    return _Checked(
+    return _CheckedFiles(
         routes=routes,
         faults=tuple(each for each in faults if each.path in written or each.severity is not Severity.NOTICE),
         needs=needs,
@@ -244,13 +245,13 @@ def _read_present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Sourc
 
 
 def _is_on(block: Block, name: str) -> bool:
-    """Return whether a mode may be on: it is, or a variable decides when the route is loaded."""
+    """Return whether a mode is on, or may be on since a variable sets it."""
     shown = _setting_text(block, name)
     return shown is not None and (shown.lower() == "true" or "{" in shown)
 
 
 def _setting_text(block: Block, name: str) -> str | None:
-    """Return a setting with variables and secrets as their names, None if the block does not have it."""
+    """Return the text of a setting, with the names of variables and secrets; None if the block does not have it."""
     node = block.settings.get(name)
     if node is None:
         return None
@@ -258,37 +259,37 @@ def _setting_text(block: Block, name: str) -> str | None:
     return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
 
 
-# Several files are written into one folder: all of them or none, and never outside of it.
+# Files are written into one folder: all of them or none, and none outside of it.
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check that names from outside are names of notebooks, without a path.
+    """Check that the names in a template are plain file names of notebooks, without a path.
 
     Raises:
-        InstallError: one is not, or comes twice.
+        InstallError: a name is something else, or two are the same.
     """
     for name in names:
         separated = any(char in name for char in "/\\:")
-        too_long = len(name.encode(errors="replace")) > _LONGEST_NAME
+        too_long = len(name.encode(errors="replace")) > _LONGEST_FILE_NAME
         if separated or too_long or not name.isprintable() or name != name.strip() or name.startswith("."):
             raise InstallError(
-                f"the notebook {visible(name[:_LONGEST_NAME])!r} has a name that is not the plain name of a file",
+                f"the notebook {visible(name[:_LONGEST_FILE_NAME])!r} has a name that is not the plain name of a file",
                 "tell the template's author; nothing was written",
             )
         if not name.lower().endswith(".lotnb"):
             raise InstallError(f"the notebook {name!r} does not end in .lotnb", "tell the template's author")
-    if len({name.casefold() for name in names}) < len(names):  # one file, where a file system ignores case
+    if len({name.casefold() for name in names}) < len(names):  # some file systems ignore case
         raise InstallError("two notebooks of the template have one name", "tell the template's author")
 
 
 def refuse_present(folder: Path, names: Iterable[str]) -> None:
     """Raise `InstallError` when one of these files exists."""
     if present := [name for name in names if os.path.lexists(folder / name)]:
-        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE)
+        raise InstallError(f"{folder / present[0]} exists", _OVERWRITE_HINT)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool) -> None:
-    """Write files into a folder, which is made when it is missing.
+    """Write files into a folder; the folder is made if it is missing.
 
     Args:
         folder: Where they go.
@@ -296,8 +297,8 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool) -> Non
         force: Replace those that exist; a symbolic link is replaced, not followed.
 
     Raises:
-        InstallError: a file exists.
-        OSError: they cannot be written. In both cases the folder is as before.
+        InstallError: a file exists. Nothing has changed.
+        OSError: the files cannot be written. Nothing has changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not force:
@@ -322,7 +323,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool) -> Non
                 try:
                     os.link(staged, target)
                 except FileExistsError as error:
-                    raise InstallError(f"{target} exists", _OVERWRITE) from error
+                    raise InstallError(f"{target} exists", _OVERWRITE_HINT) from error
                 undo.callback(target.unlink)
             undo.pop_all()
     finally:

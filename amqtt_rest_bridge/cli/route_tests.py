@@ -68,8 +68,8 @@ examples:
   rest-bridge test conf/routes
   rest-bridge test conf/library --junit report.xml
 """
-_COLUMN: Final = 58
-_KEY: Final = "00000000-0000-4000-8000-000000000001"  # Idempotency-Key of lossless routes
+_COLUMN_WIDTH: Final = 58
+_IDEMPOTENCY_KEY: Final = "00000000-0000-4000-8000-000000000001"  # of lossless routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _TestResult:
     """The outcome of one test: what differs, or the `faults` of its route files if these are the reason."""
 
     file: Path
@@ -95,7 +95,7 @@ class _Outcome:
         return not self.differences and not self.faults
 
     def lines(self, shown: set[str]) -> Iterator[str]:
-        """Yield the faults that are not yet among `shown`, adding them there, and what differs, side by side."""
+        """Yield the faults that are not in `shown` yet, and add them there; then the differences, in two columns."""
         new = [fault for fault in self.faults if fault not in shown]
         shown.update(new)
         yield from (f"  {line}" for fault in new for line in fault.split("\n"))
@@ -103,10 +103,10 @@ class _Outcome:
             yield "  and for reasons above" if new else "  for the reasons above"
         for one in self.differences:
             yield f"  {one.where}"
-            yield f"    {'expected':<{_COLUMN}} | actual"
+            yield f"    {'expected':<{_COLUMN_WIDTH}} | actual"
             for left, right in zip_longest(one.expected.split("\n"), one.actual.split("\n"), fillvalue=""):
                 mark = "|" if left == right else "!"
-                yield f"    {visible(left):<{_COLUMN}} {mark} {visible(right)}".rstrip()
+                yield f"    {visible(left):<{_COLUMN_WIDTH}} {mark} {visible(right)}".rstrip()
 
 
 def run(
@@ -137,8 +137,8 @@ def run(
     return 1 if failed else 0
 
 
-def _run_file(file: CaseFile) -> Iterator[_Outcome]:
-    """Run the cases of a file on the routes that lack no variable or secret. With any other error no case is run."""
+def _run_file(file: CaseFile) -> Iterator[_TestResult]:
+    """Run the cases of a file, without routes whose variables or secrets are missing. Any other error stops all cases."""
     loaded = load(file)
     errors = [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
     can_run = all(fault.code is FaultCode.UNAVAILABLE for fault in errors)
@@ -150,38 +150,48 @@ def _run_file(file: CaseFile) -> Iterator[_Outcome]:
         ]
         reasons = [] if can_run else errors
         if can_run and found and errors:
-            # If no loaded route takes the case, it is for a route that lacks something: that is the reason.
+            # If no loaded route takes the case, it is for a route that was left out, and fails for that reason.
             if case.message is None:
                 is_taken = _try_case_request(case, loaded.routes).route is not None
             else:
-                is_taken = all(any(_triggered(one, loaded.routes)) for one in (case.message, *case.batch))
+                is_taken = all(any(_triggered_events(one, loaded.routes)) for one in (case.message, *case.batch))
             reasons = [] if is_taken else errors
-        yield _Outcome(file.path, name, [] if reasons else found, [str(error) for error in reasons])
+        yield _TestResult(file.path, name, [] if reasons else found, [str(error) for error in reasons])
 
 
 def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
-    """Run a case by the code of the bridge; yield the differences between what it expects and what happens."""
+    """Run a case with the code of the bridge; yield the differences between what it expects and what happens."""
     if case.message is None:
-        tried = _try_case_request(case, routes)
-        if case.answers is not None:
-            status, headers, body = tried.response.status[:3], tried.response.headers, tried.response.body
-            yield from _compare("answers", case.answers, {"status": status, "headers": headers, "body": body})
-        elif tried.route is None:
-            yield Difference("request", "an endpoint that it leads to", "no event has this method and path")
-        yield from _compare_lists("publishes", case.publishes, map(_of_publication, tried.publications))
-        return
-    server = _Server(case.responses if case.response is None else [case.response])
+        yield from _request_differences(case, routes)
+    else:
+        yield from _message_differences(case, case.message, routes)
+
+
+def _request_differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
+    """Do what `_differences` does, for a case with an HTTP request."""
+    tried = _try_case_request(case, routes)
+    if case.answers is not None:
+        status, headers, body = tried.response.status[:3], tried.response.headers, tried.response.body
+        yield from _compare("answers", case.answers, {"status": status, "headers": headers, "body": body})
+    elif tried.route is None:
+        yield Difference("request", "an endpoint that it leads to", "no event has this method and path")
+    yield from _compare_lists("publishes", case.publishes, map(_members_of_publication, tried.publications))
+
+
+def _message_differences(case: Case, first: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
+    """Do what `_differences` does, for a case with messages."""
+    server = _FakeServer(case.responses if case.response is None else [case.response])
     trials: list[Verdict] = []
     calls: dict[EventName, tuple[Route, ClientEvent, list[Message]]] = {}
-    for one in (*[case.message] * (1 + case.twice), *case.batch):
-        for route, event, topic in _triggered(one, routes):
+    for one in (*[first] * (1 + case.twice), *case.batch):
+        for route, event, topic in _triggered_events(one, routes):
             properties = MessageProperties(tuple((name, str(text)) for name, text in one.properties.items()))
             message = Message(topic, octets(one.payload, one.payload_base64), case.now, properties)
             calls.setdefault((route.name, event.name), (route, event, []))[2].append(message)
     for route, event, messages in calls.values():
-        trials += try_calls(route, event, messages, server.send, key=_KEY if route.is_lossless else None)
+        trials += try_calls(route, event, messages, server.send, key=_IDEMPOTENCY_KEY if route.is_lossless else None)
     if not trials:
-        listened = f"no event listens on {case.message.topic or case.message.event}"
+        listened = f"no event listens on {first.topic or first.event}"
         yield Difference("message", "an event that it triggers", listened)
     sent = [
         {"method": one.method.value, "url": one.url, "headers": one.headers, "body": one.body or b""}
@@ -189,14 +199,14 @@ def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
     ]
     publications = [trial.publication for trial in trials if trial.publication is not None]
     yield from _compare_lists("sends", case.sends, sent)
-    yield from _compare_lists("publishes", case.publishes, map(_of_publication, publications))
+    yield from _compare_lists("publishes", case.publishes, map(_members_of_publication, publications))
     skipped = any(trial.outcome is Outcome.SKIPPED for trial in trials)
     if case.skipped is not None and case.skipped != skipped:
         yield Difference("skipped", str(case.skipped).lower(), str(skipped).lower())
 
 
-def _triggered(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
-    """Yield the events that a message leads to, with its topic; a message without a topic is of an event's schedule."""
+def _triggered_events(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
+    """Yield the events that a message triggers, with its topic. One that names an event is a message of its schedule."""
     for route in routes:
         for event in route.client_events:
             if given.event == event.name:  # a message of its schedule
@@ -227,7 +237,7 @@ def _try_case_request(case: Case, routes: Sequence[Route]) -> RequestTrial:
     return try_request(routes, request, now=case.now, latest=latest, reply=reply, twice=case.twice)
 
 
-class _Server:
+class _FakeServer:
     """Answers requests with the responses of a case, in their order; 200 without a body when there is none left."""
 
     def __init__(self, responses: Sequence[ServerResponse]) -> None:
@@ -243,7 +253,7 @@ class _Server:
         return HttpResponse(given.status, given.reason, headers, octets(given.body, given.body_base64), 0.0)
 
 
-def _of_publication(publication: Publication) -> dict[str, Any]:
+def _members_of_publication(publication: Publication) -> dict[str, Any]:
     """Return the members of a message that a test may expect."""
     payload = publication.payload
     failure = ""
@@ -253,7 +263,7 @@ def _of_publication(publication: Publication) -> dict[str, Any]:
         "topic": publication.topic,
         "retain": publication.retain,
         "qos": "that of each subscription" if publication.qos is None else publication.qos,
-        "failure": failure or _shown(payload) or "(no failure)",
+        "failure": failure or _printable(payload) or "(no failure)",
         "properties": () if publication.properties is None else publication.properties.user,
         "payload": payload,
     }
@@ -262,19 +272,21 @@ def _of_publication(publication: Publication) -> dict[str, Any]:
 def _compare_lists(
     name: str, expected: Sequence[Struct] | None, actual: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    """Compare two lists item by item; None expects nothing."""
+    """Compare two lists item by item. If `expected` is None, the case says nothing about the list."""
     for number, (wanted, found) in enumerate(zip_longest(expected, actual) if expected is not None else ()):
         where = f"{name}[{number}]"
         if found is None:
-            yield Difference(where, _shown(octets(dict(_members_of(wanted)))), "(nothing)")
+            yield Difference(where, _printable(octets(dict(_expected_members(wanted)))), "(nothing)")
         elif wanted is None:
             first = found.get("topic") or f"{found['method']} {found['url']}"
-            yield Difference(where, "(nothing)", f"{first}\n{_shown(found.get('payload') or found.get('body') or b'')}")
+            yield Difference(
+                where, "(nothing)", f"{first}\n{_printable(found.get('payload') or found.get('body') or b'')}"
+            )
         else:
             yield from _compare(where, wanted, found)
 
 
-def _members_of(expected: Struct) -> Iterator[tuple[str, Any]]:
+def _expected_members(expected: Struct) -> Iterator[tuple[str, Any]]:
     """Yield the members of an expectation that the test file has."""
     for name, value in msgspec.structs.asdict(expected).items():
         if value is not UNSET and (name in ("body", "payload") or value not in (None, {})):
@@ -282,11 +294,11 @@ def _members_of(expected: Struct) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(where: str, expected: Struct, actual: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare the members of an expectation, and of headers and properties those that it names.
+    """Compare the members that a test file has, and of headers and properties only those that it names.
 
-    A body or payload is compared as JSON where the test file has it as such, else byte for byte.
+    A body or payload that the test file has as JSON is compared as JSON, another one byte for byte.
     """
-    for name, value in _members_of(expected):
+    for name, value in _expected_members(expected):
         if name in ("headers", "properties"):
             for key, text in value.items():
                 found = ", ".join([one for given, one in actual[name] if given.lower() == key.lower()])
@@ -298,7 +310,7 @@ def _compare(where: str, expected: Struct, actual: Mapping[str, Any]) -> Iterato
                 with contextlib.suppress(ValueError):
                     is_same = json.loads(wanted) == json.loads(data)
             if not is_same:
-                yield Difference(f"{where}.{part}", _shown(wanted), _shown(data))
+                yield Difference(f"{where}.{part}", _printable(wanted), _printable(data))
         else:
             yield from _texts_differ(f"{where}.{name}", value, actual[name])
 
@@ -309,8 +321,8 @@ def _texts_differ(where: str, expected: Scalar, actual: Scalar) -> Iterator[Diff
         yield Difference(where, wanted, found)
 
 
-def _shown(data: bytes) -> str:
-    """Return a body or payload as it is printed: JSON indented, text as it is, other bytes as base64."""
+def _printable(data: bytes) -> str:
+    """Return a body or payload for people: JSON indented, text as it is, other bytes as base64."""
     with contextlib.suppress(ValueError):
         value = json.loads(data)
         return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)

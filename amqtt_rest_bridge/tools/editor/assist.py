@@ -28,8 +28,8 @@ from amqtt_rest_bridge.topics import sample_topic
 TRY: Final = "rest-bridge.try"
 """The command of a code lens, with the URI and the options of `rest-bridge try`."""
 _BEFORE = 4_000
-"""How many characters before a place are looked at to find out what may be written there."""
-# What is typed so far, at the end of the text before a place; the last group is the word that has been begun.
+"""How many characters before a place are read to find out what may be written there."""
+# What may be at the end of the text before a place; the last group is the word that the user has begun.
 _TYPED_PLACEHOLDER = re.compile(r"\{([\w.]*)\Z")
 _TYPED_SETTING = re.compile(r"(?<!\S)WITH\s+(\w*)\Z", re.IGNORECASE)
 _TYPED_BLOCK = re.compile(r"(?<!\S)ADD\s+(\w*)\Z", re.IGNORECASE)
@@ -79,8 +79,8 @@ def _suggestions(part: Part, offset: int) -> tuple[str, list[types.CompletionIte
             for written in kind.written
         ]
     if found := _TYPED_SETTING.search(before):
-        # The settings that the block does not have yet; those of all blocks if the block is not known. Once a name has
-        # been begun it may be complete, and then the block has it: it goes on being suggested.
+        # The settings that the block does not have yet; those of all blocks if the block is not known. A name that the
+        # user has begun may already be complete, so that the block has it: then it is suggested, too.
         block = _block_at(part, offset)
         return found[1], [
             _item(name, types.CompletionItemKind.Property, parameter.allowed, markdown_of(parameter))
@@ -189,7 +189,7 @@ def lenses(file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens
         for definition, block in part.blocks():
             if block.kind is not BlockKind.EVENT or not (block.name and definition.name):
                 continue
-            source, method, endpoint = (_text_of(block.settings.get(name)) for name in _TRIED)
+            source, method, endpoint = (_text_of(block.settings.get(name)) for name in _TRIGGERS)
             if source:
                 options = {"topic": sample_topic(source)}
             elif method and endpoint and "EVERY" not in block.settings:
@@ -225,7 +225,7 @@ def fixes(file: RouteText, params: types.CodeActionParams) -> list[types.CodeAct
 
 _PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
-_TRIED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
+_TRIGGERS = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
 _LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 

@@ -1,10 +1,10 @@
 """The route files of a workspace, with their texts as they are in the editor, and the faults of each. Pure.
 
-A text is split before each DEFINE into parts. A part whose text was read before is not read again, so that a keystroke
-in a long file costs the reading of one definition.
+A text is split into parts, before each DEFINE. A part whose text was read before is not read again: after a keystroke
+in a long file only one definition is read.
 
-The faults are those of `rest-bridge check`, which reads a text in one piece: the faults of a part get their places in
-the whole text, and the parts of all files of a folder are joined as whole texts are.
+The faults have to be those of `rest-bridge check`, which reads a text in one piece. So the faults of a part get their
+places in the whole text (`_moved`), and the parts of all files of a folder are joined (`lot.loader.join`).
 """
 
 import re
@@ -26,7 +26,7 @@ _DEFINE = re.compile(r"^(?=[^\S\n]*DEFINE(?![\w-]))", re.MULTILINE | re.IGNORECA
 _ANY_MEDIA_TYPE = re.compile(r"\"\*/\*\"|'\*/\*'")
 """The string "*/*", as in ADD Accept "*/*". It neither ends a comment nor begins one."""
 _MESSAGE_WITH_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")
-"""The messages and hints that name a line of the text."""
+"""The beginnings of messages and hints that name a line of the text, and the number of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Part:
     """A definition with its text, or the text before the first definition.
 
     `source` names the text that the part is of: the path of a file, or that of a cell of a notebook (`split_cell`).
-    The part begins there at `offset`, on `line`, both counted from 0. `in_part` and `in_source` are what was loaded of
-    it: the same events and faults, with their places counted from the beginning of the part, or of the source.
+    The part begins there at `offset`, on `line`, both counted from 0. `in_part` and `in_source` are its events and
+    faults, with places counted from the beginning of the part in `in_part`, of the source in `in_source`.
     """
 
     source: str
@@ -65,9 +65,9 @@ class Part:
 
 @dataclass(slots=True)
 class RouteText:
-    """A file: its text, its parts, and if it is a notebook its cells by their numbers.
+    """A file: its text, its parts, and the cells of a notebook by their numbers.
 
-    `unread` has a fault if the file is too large to be read here, and those of octets that are not text.
+    `unread` has the faults of what could not be read: a file that is too large, bytes that are not text.
     """
 
     path: str
@@ -78,7 +78,7 @@ class RouteText:
     unread: LoadedText = field(default_factory=LoadedText)
 
     def offset_in_file(self, source: str, offset: int) -> int:
-        """Return the offset in the file of an offset in a source; in a notebook that is one in its JSON text."""
+        """Convert an offset in a source to an offset in the file, which for a notebook is JSON."""
         cell = self.cells.get(split_cell(source)[1])
         return offset if cell is None else cell.offset(offset)
 
@@ -108,8 +108,8 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        # What `put_in_steps` has read of a file so far, by path and text of the part. If the next keystroke cancels it,
-        # the reading of the new text goes on from there.
+        # The parts that `put_in_steps` has read so far, by path and text of the part. If a keystroke cancels it, the
+        # reading of the new text uses them.
         self._parts_read: dict[str, dict[str, Part]] = {}
 
     def put(self, path: str, text: str) -> None:
@@ -118,7 +118,7 @@ class Project:
             pass
 
     def put_in_steps(self, path: str, text: str) -> Generator[None]:
-        """Do what `put` does, and yield after each part that is read. The file changes with the last step."""
+        """Do what `put` does, but yield after each part that is read. The file changes after the last part."""
         file = RouteText(path, text, Lines(text, self.units))
         if len(text) > MAX_TEXT:
             message = f"this file has more than {MAX_TEXT} characters: it is not checked here"
@@ -143,7 +143,7 @@ class Project:
                 line += part_text.count("\n")
                 errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
                 if errors > MOST_UNREADABLE:
-                    # `check` leaves the rest of such a text unread. Read as one part, it ends here at the same fault.
+                    # `check` does not read such a text to its end. Read as one part it ends at the same fault as there.
                     file.parts[first:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
                     break
                 if part_text not in known:
@@ -158,7 +158,7 @@ class Project:
         self._parts_read.pop(path, None)
 
     def reload(self, paths: Iterable[str]) -> None:
-        """Read the variables, secrets and certificates that files name again; their texts have not changed."""
+        """Read again the variables, secrets and certificates that files name; the texts have not changed."""
         for file in [self.files[path] for path in paths if path in self.files]:
             for part in file.parts:
                 part.in_part = load_text(Source("", part.text), part.parsed, self._environment)
@@ -199,8 +199,8 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
         is_in_comment = False
         if last_end >= end and text.find("/*", begin, end) >= 0:
             before = _ANY_MEDIA_TYPE.sub("", text[begin:end])
-            # A comment is open here if it begins behind the end of the last one. One that begins with "/*/" has its
-            # first "*/" a character behind its beginning, and that does not end it.
+            # A comment is open here if the last "/*" comes after the last "*/". In "/*/" the two overlap: such a "*/"
+            # does not end the comment, so a "/*" one character before it counts as later.
             is_in_comment = before.rfind("/*") >= max(0, before.rfind("*/") - 1)
         if end > begin and not is_in_comment:
             yield begin, text[begin:end]
@@ -209,7 +209,7 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
-    """Return what was loaded of a part, with its places in its source, where `lines` lines precede the part."""
+    """Return what was loaded of a part with places in its source, in which `lines` lines come before the part."""
 
     def moved(position: Position) -> Position:
         return Position(position.line + lines, position.column)
@@ -243,7 +243,7 @@ class _Places:
 
     def __init__(self, file: RouteText) -> None:
         self._file = file
-        # They know where the lines of a text begin: by the numbers of the cells, with 0 for the file itself.
+        # For the offsets of lines and columns: one for each cell, by its number, and 0 for the file itself.
         self._reports: dict[int, Report] = {}
 
     def finding(self, fault: Fault) -> Finding:
