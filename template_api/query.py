@@ -65,32 +65,6 @@ def search_query(path: str, query_string: str) -> ApiRequest:
     return _request(given.get("q", ""), given, given, ignored)
 
 
-def unknown_names(query_string: str) -> tuple[str, ...]:
-    """Return the names in the query string of a request that takes no parameter."""
-    return tuple(filter(None, _pairs(query_string)))
-
-
-def query_string(query: TemplateQuery, request: ApiRequest | None = None) -> str:
-    """Return the query string of GET for these templates, shown as `request` asks."""
-    since = "" if query.updated_since is None else (_EPOCH + query.updated_since * _MICROSECOND).isoformat()
-    given = {
-        "q": query.text,
-        "limit": query.limit if query.limit != DEFAULT_LIMIT else None,
-        "offset": query.offset if query.offset <= _MOST_OFFSET else 0,
-        "category_id": query.category_id,
-        "difficulty": query.difficulty,
-        **{name: ",".join(sorted(getattr(query, name))) for name in _ID_LISTS},
-        "exact": query.exact,
-        "sort": query.sort if query.sort is not Sort.RELEVANCE else None,
-        "updated_since": since.replace("+00:00", "Z"),
-        "meta": request and request.meta,
-        "highlight": request and request.highlight,
-        "fields": request and ",".join(sorted(request.fields or ())),
-        "cursor": query.place and cursor_text(query),
-    }
-    return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
-
-
 def body_query(body: bytes) -> ApiRequest:
     """Read the body of POST /api/search."""
     try:
@@ -109,48 +83,35 @@ def body_query(body: bytes) -> ApiRequest:
     return _request(document["query"], document, filters or {}, ignored)
 
 
-def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> dict[str, str]:
-    """Return the headers that name ignored parameters and corrected words, each only if there are any.
-
-    A header lists at most twenty, in at most 4,096 characters.
-    """
-    names = dict.fromkeys(quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in ignored)
-    changed = [f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected]
-    headers = {}
-    for header, items in (("X-Ignored-Parameters", list(names)), ("X-Search-Corrected", changed)):
-        listed = ", ".join(items[:_MOST_LISTED])
-        if len(items) > _MOST_LISTED or len(listed) > HEADER_LENGTH - len(", ..."):
-            listed = f"{listed[: HEADER_LENGTH - len(', ...')].rpartition(', ')[0]}, ..."
-        if items:
-            headers[header] = listed
-    return headers
+def unknown_names(query_string: str) -> tuple[str, ...]:
+    """Return the names in the query string of a request that takes no parameter."""
+    return tuple(filter(None, _pairs(query_string)))
 
 
-def cursor_text(query: TemplateQuery) -> str:
-    """Return the cursor for the place of a query: the base64 of a checksum and the place."""
-    place = query.place
-    assert place is not None  # noqa: S101  # of a page that is not the last one
-    packed = " ".join([str(place.shown), *place.keys]).encode()
-    search = query_string(replace(query, limit=DEFAULT_LIMIT, offset=0, place=None)).encode()
-    checksum = blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
-    return urlsafe_b64encode(checksum + packed).rstrip(b"=").decode()
+def _parameters(path: str, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the known parameters, and the names of the others. If one is repeated, the last value counts."""
+    pairs, given = _pairs(query_string), dict[str, Any]()
+    known = _schema("get", path)["properties"]
+    for name in [name for name in known if name in pairs]:
+        given[name] = text = pairs[name]
+        try:
+            text.encode()  # fails for a lone surrogate, which `_pairs` makes of a byte that is not UTF-8
+        except UnicodeEncodeError:
+            hint = "Percent-encode the UTF-8 bytes of the value."
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"{name} is not valid UTF-8", hint=hint) from None
+        kind = known[name].get("type")
+        # ASCII digits alone: int() would also take a sign, spaces and underscores.
+        if kind == "integer" and text.isascii() and text.isdigit():
+            given[name] = int(text[:9])
+        elif kind == "boolean":
+            given[name] = _FLAGS.get(text, text)
+    _check("get", path, given)
+    return given, tuple(name for name in pairs if name and name not in known)
 
 
-def _place(query: TemplateQuery, cursor: str) -> Place:
-    """Return the place in a cursor, which must be equal to the cursor that this API makes for the place."""
-    try:
-        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
-        shown, *keys = packed.split(" ")
-        place = Place(int(shown), tuple(keys))
-        if place.shown <= _MOST_SHOWN and packed.isprintable() and cursor_text(replace(query, place=place)) == cursor:
-            return place
-    except ValueError:
-        pass
-    raise ApiError(
-        ErrorCode.INVALID_PARAMETER,
-        "cursor must be what a page of the same search named as its next one",
-        hint="Leave cursor out to begin with the first page.",
-    )
+def _pairs(query_string: str) -> dict[str, str]:
+    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
 def _request(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ignored: tuple[str, ...]) -> ApiRequest:
@@ -175,6 +136,23 @@ def _request(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], 
     return ApiRequest(query, ignored, bool(options.get("meta")), bool(options.get("highlight")), chosen)
 
 
+def _place(query: TemplateQuery, cursor: str) -> Place:
+    """Return the place in a cursor, which must be equal to the cursor that this API makes for the place."""
+    try:
+        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
+        shown, *keys = packed.split(" ")
+        place = Place(int(shown), tuple(keys))
+        if place.shown <= _MOST_SHOWN and packed.isprintable() and cursor_text(replace(query, place=place)) == cursor:
+            return place
+    except ValueError:
+        pass
+    raise ApiError(
+        ErrorCode.INVALID_PARAMETER,
+        "cursor must be what a page of the same search named as its next one",
+        hint="Leave cursor out to begin with the first page.",
+    )
+
+
 def _ids(given: str | Sequence[str] | None) -> frozenset[str]:
     return frozenset(item.lower() for item in _items(given or ()))
 
@@ -185,25 +163,10 @@ def _items(given: str | Sequence[str]) -> list[str]:
     return [item.strip() for item in items if item.strip()]
 
 
-def _parameters(path: str, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the known parameters, and the names of the others. If one is repeated, the last value counts."""
-    pairs, given = _pairs(query_string), dict[str, Any]()
-    known = _schema("get", path)["properties"]
-    for name in [name for name in known if name in pairs]:
-        given[name] = text = pairs[name]
-        try:
-            text.encode()  # fails for a lone surrogate, which `_pairs` makes of a byte that is not UTF-8
-        except UnicodeEncodeError:
-            hint = "Percent-encode the UTF-8 bytes of the value."
-            raise ApiError(ErrorCode.INVALID_PARAMETER, f"{name} is not valid UTF-8", hint=hint) from None
-        kind = known[name].get("type")
-        # ASCII digits alone: int() would also take a sign, spaces and underscores.
-        if kind == "integer" and text.isascii() and text.isdigit():
-            given[name] = int(text[:9])
-        elif kind == "boolean":
-            given[name] = _FLAGS.get(text, text)
-    _check("get", path, given)
-    return given, tuple(name for name in pairs if name and name not in known)
+def _moment(text: str) -> datetime:
+    """Return a time. A blank before its zone is the `+` of a query string that did not encode it."""
+    moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
@@ -237,20 +200,57 @@ def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
     raise ApiError(code, f"{'.'.join(where)} must be {allowed}{ending}")
 
 
-def _pairs(query_string: str) -> dict[str, str]:
-    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
-    return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
-
-
 def _quoted(value: str) -> str:
     """Return a value for a message: quoted, escaped, at most 60 characters."""
     return json.dumps(value if len(value) <= _LONGEST_NAME else value[:_LONGEST_NAME] + "…")
 
 
-def _moment(text: str) -> datetime:
-    """Return a time. A blank before its zone is the `+` of a query string that did not encode it."""
-    moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def query_string(query: TemplateQuery, request: ApiRequest | None = None) -> str:
+    """Return the query string of GET for these templates, shown as `request` asks."""
+    since = "" if query.updated_since is None else (_EPOCH + query.updated_since * _MICROSECOND).isoformat()
+    given = {
+        "q": query.text,
+        "limit": query.limit if query.limit != DEFAULT_LIMIT else None,
+        "offset": query.offset if query.offset <= _MOST_OFFSET else 0,
+        "category_id": query.category_id,
+        "difficulty": query.difficulty,
+        **{name: ",".join(sorted(getattr(query, name))) for name in _ID_LISTS},
+        "exact": query.exact,
+        "sort": query.sort if query.sort is not Sort.RELEVANCE else None,
+        "updated_since": since.replace("+00:00", "Z"),
+        "meta": request and request.meta,
+        "highlight": request and request.highlight,
+        "fields": request and ",".join(sorted(request.fields or ())),
+        "cursor": query.place and cursor_text(query),
+    }
+    return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
+
+
+def cursor_text(query: TemplateQuery) -> str:
+    """Return the cursor for the place of a query: the base64 of a checksum and the place."""
+    place = query.place
+    assert place is not None  # noqa: S101  # of a page that is not the last one
+    packed = " ".join([str(place.shown), *place.keys]).encode()
+    search = query_string(replace(query, limit=DEFAULT_LIMIT, offset=0, place=None)).encode()
+    checksum = blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
+    return urlsafe_b64encode(checksum + packed).rstrip(b"=").decode()
+
+
+def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> dict[str, str]:
+    """Return the headers that name ignored parameters and corrected words, each only if there are any.
+
+    A header lists at most twenty, in at most 4,096 characters.
+    """
+    names = dict.fromkeys(quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in ignored)
+    changed = [f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected]
+    headers = {}
+    for header, items in (("X-Ignored-Parameters", list(names)), ("X-Search-Corrected", changed)):
+        listed = ", ".join(items[:_MOST_LISTED])
+        if len(items) > _MOST_LISTED or len(listed) > HEADER_LENGTH - len(", ..."):
+            listed = f"{listed[: HEADER_LENGTH - len(', ...')].rpartition(', ')[0]}, ..."
+        if items:
+            headers[header] = listed
+    return headers
 
 
 @cache

@@ -169,7 +169,7 @@ class BridgeSession:
                 moved.append(entry.key)
         self._to_resend = deque(self.in_flight)
         if self._lossless is not None:
-            self._lossless.put_rows(moved)
+            self._lossless.queue_rows(moved)
 
     # Messages.
 

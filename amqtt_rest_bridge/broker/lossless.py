@@ -145,7 +145,7 @@ class Lossless:
         self._acl_queue = AclQueue(self, acl, acl_times or AclTimes())
         self._subscriptions: dict[EventName, _Subscription] = {}
         self._queues: dict[EventName, RowQueue] = {}  # also of events that were lossless and still have rows
-        self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
+        self._index: TopicIndex[_Subscription] | None = None  # of `_subscriptions`; None: to be built again
         self._rows = RowIndex()
         self._undecided: set[str] = set()  # keys of rows that wait for the ACL
         self._undecided_bytes = 0
@@ -171,13 +171,15 @@ class Lossless:
 
     @property
     def refusing(self) -> str | None:
-        """Return why the disk takes no messages, None while it does."""
+        """Return why the disk takes no more messages, None while it takes them."""
         return self._spool.refusing
 
     @property
     def trouble(self) -> str | None:
         """Return why the last write to the disk failed, None if it succeeded."""
         return self._spool.trouble
+
+    # Events and their queues.
 
     def subscribe(self, wanted: LosslessEvent, queue: RowQueue) -> None:
         """Keep the messages of an event from now on.
@@ -202,114 +204,6 @@ class Lossless:
         self._queues.pop(name, None)
         self._rows.exclude_event(name)
 
-    def put_rows(self, keys: Iterable[str]) -> None:
-        """Put rows into the queues that their events have now: their calls have not ended, and their session has."""
-        for key in keys:
-            self._put_row(key, None)
-
-    def bridge_is_ready(self) -> None:
-        """Report the rows of events without a queue, and, the first time, the rows that cannot be read."""
-        for name, count in self._rows.by_event():
-            if name not in self._queues:
-                gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"
-                log.warning(gone, count, *name)
-        unreadable, self._unreadable = self._unreadable, []
-        for row in unreadable:
-            self._report_unreadable(row, row.route, row.event)
-
-    async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
-        """Keep the message of a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
-        if session is None or not isinstance(packet, PublishPacket):
-            return
-        topic, data = packet.topic_name, packet.data
-        found = self._subscriptions_for(topic) if topic else ()
-        if not found or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
-            return  # amqtt refuses such topics
-        if _is_repeated(packet, session):
-            first: Any = session.inflight_in[packet.packet_id or 0]
-            packet.data = first.data  # a `TakenPayload`: amqtt delivers this packet in place of the first one
-            return
-        message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
-        if self._acl.is_there:
-            publisher = (session.client_id or "", session.username)
-            keys = [key for one in found if (key := self._keep_row(one, message, 0, publisher)) is not None]
-            if keys:
-                held = message if self._undecided_bytes < _MOST_UNDECIDED else None
-                self._ask_acl(Undecided(session, session.username, topic, held, tuple(keys)))
-        else:
-            self._keep_and_put(found, message, 0)
-        if data is not None:
-            packet.data = taken = TakenPayload(data)
-            taken.topic, taken.events = topic, _names_of(found)
-
-    def offer(
-        self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first_received: float | None = None
-    ) -> None:
-        """Keep a message that amqtt broadcasts, for the events that have not `taken` it from its packet.
-
-        These are wills, results of routes and publications of plugins. amqtt has already asked the ACL.
-        """
-        found = [one for one in self._subscriptions_for(topic) if one.event.name not in taken]
-        if found:
-            self._keep_and_put(found, message_at(topic, bytes(payload), self._clock(), first_received), hops)
-
-    def read(self, key: str) -> Kept | None:
-        """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
-
-        A row that cannot be read is reported and counts no longer, and None is returned. It stays in the file.
-        """
-        row = self._spool.read(key)
-        if isinstance(row, Unreadable):
-            name = self._rows.remove(key)
-            if name is not None:
-                self._report_unreadable(row, *name)
-            return None
-        return row
-
-    def forget_row(self, key: str) -> None:
-        """Forget a row whose call has ended; `tidy` removes it from disk."""
-        if self._rows.remove(key) is not None:
-            self._spool.forget(key)
-
-    async def run(self) -> None:
-        """Ask the ACL about the messages that wait for it, until cancelled; may be run again."""
-        await self._acl_queue.run()
-
-    async def tidy(self) -> None:
-        """Remove the rows of ended calls from disk, and keep the spool's files small, until cancelled."""
-        while True:
-            for _ in range(_FLUSHES):
-                await asyncio.sleep(_FLUSH_SECONDS)
-                self._spool.flush()
-            await asyncio.to_thread(self._spool.checkpoint)
-            self._spool.finish_checkpoint()
-
-    # What the ACL has said: `AclQueue` calls these.
-
-    def permitted(self, undecided: Undecided) -> None:
-        """Send the rows of a message; those of events without a queue stay on disk."""
-        self._note_decided(undecided)
-        for key in undecided.keys:
-            self._spool.permit(key)
-            self._put_row(key, undecided.message)
-
-    def forbidden(self, undecided: Undecided) -> None:
-        """Remove the rows of a message."""
-        self._note_decided(undecided)
-        for key in undecided.keys:
-            self.forget_row(key)
-
-    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
-        """Report, for each route of a message, that the ACL does not answer."""
-        names = map(self._rows.name_of, undecided.keys)
-        for route in {name[0] for name in names if name is not None}:
-            self._report_error(route, code, what)
-
-    def _subscriptions_for(self, topic: str) -> tuple[_Subscription, ...]:
-        if self._index is None:
-            self._index = TopicIndex((one.event.topic_filter, one) for one in self._subscriptions.values())
-        return self._index[topic]
-
     def _set_queue(self, name: EventName, queue: RowQueue) -> None:
         """Set the queue of an event. A new queue gets those of the event's rows that the ACL has permitted."""
         self._rows.include_event(name)
@@ -322,14 +216,50 @@ class Lossless:
         for key in keys:
             queue.put(name, key, None, 0)
 
-    def _put_row(self, key: str, message: Message | None) -> None:
-        """Put a row into the queue of its event; do nothing if the row is gone or its event has no queue."""
-        name = self._rows.name_of(key)
-        queue = None if name is None else self._queues.get(name)
-        if name is not None and queue is not None:
-            queue.put(name, key, message, 0)
+    # Messages are kept, or refused.
 
-    def _keep_and_put(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
+    async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
+        """Keep the message of a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
+        if session is None or not isinstance(packet, PublishPacket):
+            return
+        topic, data = packet.topic_name, packet.data
+        subscriptions = self._subscriptions_for(topic) if topic else ()
+        if not subscriptions or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
+            return  # amqtt refuses such topics
+        if _is_repeated(packet, session):
+            first: Any = session.inflight_in[packet.packet_id or 0]
+            packet.data = first.data  # with its `TakenPayload`: amqtt delivers this packet in place of the first one
+            return
+        message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
+        if self._acl.is_there:
+            publisher = (session.client_id or "", session.username)
+            keys = [key for one in subscriptions if (key := self._keep_row(one, message, 0, publisher)) is not None]
+            if keys:
+                in_memory = message if self._undecided_bytes < _MOST_UNDECIDED else None
+                self._ask_acl(Undecided(session, session.username, topic, in_memory, tuple(keys)))
+        else:
+            self._keep_and_queue(subscriptions, message, 0)
+        if data is not None:
+            packet.data = taken = TakenPayload(data)
+            taken.topic, taken.events = topic, _names_of(subscriptions)
+
+    def offer(
+        self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first_received: float | None = None
+    ) -> None:
+        """Keep a message that amqtt broadcasts, for the events that have not `taken` it from its packet.
+
+        These are wills, results of routes and publications of plugins. amqtt has already asked the ACL.
+        """
+        subscriptions = [one for one in self._subscriptions_for(topic) if one.event.name not in taken]
+        if subscriptions:
+            self._keep_and_queue(subscriptions, message_at(topic, bytes(payload), self._clock(), first_received), hops)
+
+    def _subscriptions_for(self, topic: str) -> tuple[_Subscription, ...]:
+        if self._index is None:
+            self._index = TopicIndex((one.event.topic_filter, one) for one in self._subscriptions.values())
+        return self._index[topic]
+
+    def _keep_and_queue(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
         for subscription in found:
             key = self._keep_row(subscription, message, hops, None)
             if key is not None:
@@ -372,16 +302,94 @@ class Lossless:
             return catalogue.ROUTE_BYTES_FULL.error(what)
         return None
 
+    # The ACL. `AclQueue` calls `permitted`, `forbidden` and `report_acl`.
+
     def _ask_acl(self, undecided: Undecided) -> None:
         self._undecided.update(undecided.keys)
         if undecided.message is not None:
             self._undecided_bytes += len(undecided.message.payload)
         self._acl_queue.add(undecided)
 
+    def permitted(self, undecided: Undecided) -> None:
+        """Send the rows of a message; those of events without a queue stay on disk."""
+        self._note_decided(undecided)
+        for key in undecided.keys:
+            self._spool.permit(key)
+            self._queue_row(key, undecided.message)
+
+    def forbidden(self, undecided: Undecided) -> None:
+        """Remove the rows of a message."""
+        self._note_decided(undecided)
+        for key in undecided.keys:
+            self.forget_row(key)
+
+    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
+        """Report, for each route of a message, that the ACL does not answer."""
+        names = map(self._rows.name_of, undecided.keys)
+        for route in {name[0] for name in names if name is not None}:
+            self._report_error(route, code, what)
+
     def _note_decided(self, undecided: Undecided) -> None:
         self._undecided.difference_update(undecided.keys)
         if undecided.message is not None:
             self._undecided_bytes -= len(undecided.message.payload)
+
+    # Rows are queued, read when their turn comes, and removed.
+
+    def queue_rows(self, keys: Iterable[str]) -> None:
+        """Put rows into the queues that their events have now: their calls have not ended, and their session has."""
+        for key in keys:
+            self._queue_row(key, None)
+
+    def _queue_row(self, key: str, message: Message | None) -> None:
+        """Put a row into the queue of its event; do nothing if the row is gone or its event has no queue."""
+        name = self._rows.name_of(key)
+        queue = None if name is None else self._queues.get(name)
+        if name is not None and queue is not None:
+            queue.put(name, key, message, 0)
+
+    def read(self, key: str) -> Kept | None:
+        """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
+
+        A row that cannot be read is reported and counts no longer, and None is returned. It stays in the file.
+        """
+        row = self._spool.read(key)
+        if isinstance(row, Unreadable):
+            name = self._rows.remove(key)
+            if name is not None:
+                self._report_unreadable(row, *name)
+            return None
+        return row
+
+    def forget_row(self, key: str) -> None:
+        """Forget a row whose call has ended; `tidy` removes it from disk."""
+        if self._rows.remove(key) is not None:
+            self._spool.forget(key)
+
+    # Tasks and reports.
+
+    async def run(self) -> None:
+        """Ask the ACL about the messages that wait for it, until cancelled; may be run again."""
+        await self._acl_queue.run()
+
+    async def tidy(self) -> None:
+        """Remove the rows of ended calls from disk, and keep the spool's files small, until cancelled."""
+        while True:
+            for _ in range(_FLUSHES):
+                await asyncio.sleep(_FLUSH_SECONDS)
+                self._spool.flush()
+            await asyncio.to_thread(self._spool.checkpoint)
+            self._spool.finish_checkpoint()
+
+    def bridge_is_ready(self) -> None:
+        """Report the rows of events without a queue, and, the first time, the rows that cannot be read."""
+        for name, count in self._rows.by_event():
+            if name not in self._queues:
+                gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"
+                log.warning(gone, count, *name)
+        unreadable, self._unreadable = self._unreadable, []
+        for row in unreadable:
+            self._report_unreadable(row, row.route, row.event)
 
     def _report_unreadable(self, row: Unreadable, route: str | None, event: str | None) -> None:
         shown_route, shown_event = (loggable(name) if name else "?" for name in (route, event))

@@ -138,7 +138,7 @@ def run(
 
 
 def _run_file(file: CaseFile) -> Iterator[_TestResult]:
-    """Run the cases of a file, without routes whose variables or secrets are missing. Any other error stops all cases."""
+    """Run the cases of a file without the routes that lack a variable or secret; any other error stops all cases."""
     loaded = load(file)
     errors = [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
     can_run = all(fault.code is FaultCode.UNAVAILABLE for fault in errors)
@@ -206,7 +206,7 @@ def _message_differences(case: Case, first: SourceMessage, routes: Sequence[Rout
 
 
 def _triggered_events(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
-    """Yield the events that a message triggers, with its topic. One that names an event is a message of its schedule."""
+    """Yield the events that a message triggers, with its topic. A message may name an event, to be of its schedule."""
     for route in routes:
         for event in route.client_events:
             if given.event == event.name:  # a message of its schedule

@@ -90,32 +90,6 @@ class TemplateLibrary:
         self._version_read_at = -math.inf
         self.current()
 
-    def current(self) -> int:
-        """Return the version of the library, as it was at most `Pace.follow` ago; it grows with every change."""
-        # Only one request at a time waits for a slow database; the others go on with the version that is known.
-        if time.monotonic() - self._version_read_at > self._pace.follow and self._version_lock.acquire(blocking=False):
-            try:
-                with self._noting_fault(), self._engine.connect() as connection:
-                    self._version = int(connection.execute(_SELECT_VERSION).scalar_one())
-            finally:
-                self._version_read_at = time.monotonic()
-                self._version_lock.release()
-        if self._fault is not None:
-            raise DatabaseUnavailableError(str(self._fault)) from self._fault
-        return self._version
-
-    @property
-    def edition(self) -> tuple[int, int]:
-        """The state that answers are made from: version of the library, and number of the index, which grows."""
-        return self.current(), self._indexer.edition
-
-    def refresh(self) -> None:
-        """Bring the search index up to date; blocks until it is."""
-        self._version_read_at = -math.inf
-        with self._index_lock, self._noting_fault():
-            while not self._stopping.is_set() and self._indexer.index_changes():
-                pass
-
     def follow(self) -> None:
         """Start the thread that keeps the search index up to date until `close`.
 
@@ -137,6 +111,47 @@ class TemplateLibrary:
         while self._indexer.ranking is None and time.monotonic() < deadline:
             self._stopping.wait(0.005)
 
+    def refresh(self) -> None:
+        """Bring the search index up to date; blocks until it is."""
+        self._version_read_at = -math.inf
+        with self._index_lock, self._noting_fault():
+            while not self._stopping.is_set() and self._indexer.index_changes():
+                pass
+
+    def current(self) -> int:
+        """Return the version of the library, as it was at most `Pace.follow` ago; it grows with every change."""
+        # Only one request at a time waits for a slow database; the others go on with the version that is known.
+        if time.monotonic() - self._version_read_at > self._pace.follow and self._version_lock.acquire(blocking=False):
+            try:
+                with self._noting_fault(), self._engine.connect() as connection:
+                    self._version = int(connection.execute(_SELECT_VERSION).scalar_one())
+            finally:
+                self._version_read_at = time.monotonic()
+                self._version_lock.release()
+        if self._fault is not None:
+            raise DatabaseUnavailableError(str(self._fault)) from self._fault
+        return self._version
+
+    @contextmanager
+    def _noting_fault(self) -> Iterator[None]:
+        """Run a block, and note whether the database answered; log once that it went away, and once that it is back."""
+        fault = None
+        try:
+            yield
+        except DatabaseUnavailableError as exc:
+            fault = exc
+        with self._fault_lock:
+            if fault is not None and self._fault is None:
+                log.error("%s; requests are answered with 500 until it is back", fault)
+            elif fault is None and self._fault is not None:
+                log.warning("the library's database is back")
+            self._fault = fault
+
+    @property
+    def edition(self) -> tuple[int, int]:
+        """The state that answers are made from: version of the library, and number of the index, which grows."""
+        return self.current(), self._indexer.edition
+
     def close(self) -> None:
         """Stop following and close the database's connections."""
         self._stopping.set()
@@ -157,6 +172,40 @@ class TemplateLibrary:
         known = [each for each in ranked.found if each.template in summaries]
         found = tuple(Found(summaries[each.template], each.score, each.matched) for each in known)
         return Page(found, ranked.total, ranked.corrected, ranked.ignored, ranked.place)
+
+    def _latest(self, query: TemplateQuery) -> Page[Summary]:
+        """Return the newest templates that pass the filters, from the database."""
+        wanted = [col(_Row.status) == Status.PUBLISHED.value]
+        for any_of in _filters(query):
+            # PostgreSQL's driver refuses NUL, which no facet has.
+            storable = [facet.replace("\0", "\N{REPLACEMENT CHARACTER}") for facet in any_of]
+            having = sa.select(col(FacetRow.template_id)).where(col(FacetRow.facet).in_(storable))
+            wanted.append(_id.in_(having))
+        date = col(_Row.published_at)
+        page = sa.select(_id).where(*wanted).order_by(date.desc(), _id).limit(query.limit + 1)  # is there one more?
+        begin = query.place or Place(query.offset)
+        with self._engine.connect() as connection:
+            shown = sa.select(date, _id).where(_id.in_(begin.keys), date.is_not(None)).order_by(date, _id.desc())
+            last = connection.execute(shown.limit(1)).first() if begin.keys else None
+            if last is None:
+                page = page.offset(begin.shown)
+            else:
+                same_time = sa.and_(date == last.published_at, _id > last.id)
+                page = page.where(date <= last.published_at, sa.or_(date < last.published_at, same_time))
+            ids = connection.execute(page).scalars().all()
+            total = connection.execute(sa.select(sa.func.count(_id)).where(*wanted)).scalar_one()
+        here = ids[: query.limit]
+        found = tuple(Found(each, 0.0) for each in self._summaries(here).values())
+        return Page(found, total, place=begin.after(here) if len(ids) > len(here) else None)
+
+    def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
+        """Read these templates, in this order, without those that are no longer published."""
+        if not ids:
+            return {}
+        with self._engine.connect() as connection:
+            several = connection.execute(_BY_IDS, {"ids": ids})
+            rows = {row.id: row for row in several if row.status == Status.PUBLISHED}
+        return {id_: _summary(rows[id_]) for id_ in ids if id_ in rows}
 
     def suggest(self, text: str) -> tuple[tuple[Summary, ...], tuple[Word, ...]]:
         """Return at most eight templates whose titles complete a text, and the words of it that were corrected."""
@@ -217,31 +266,6 @@ class TemplateLibrary:
             connection.execute(_SELECT_VERSION)
         self._ranking()
 
-    def _latest(self, query: TemplateQuery) -> Page[Summary]:
-        """Return the newest templates that pass the filters, from the database."""
-        wanted = [col(_Row.status) == Status.PUBLISHED.value]
-        for any_of in _filters(query):
-            # PostgreSQL's driver refuses NUL, which no facet has.
-            storable = [facet.replace("\0", "\N{REPLACEMENT CHARACTER}") for facet in any_of]
-            having = sa.select(col(FacetRow.template_id)).where(col(FacetRow.facet).in_(storable))
-            wanted.append(_id.in_(having))
-        date = col(_Row.published_at)
-        page = sa.select(_id).where(*wanted).order_by(date.desc(), _id).limit(query.limit + 1)  # is there one more?
-        begin = query.place or Place(query.offset)
-        with self._engine.connect() as connection:
-            shown = sa.select(date, _id).where(_id.in_(begin.keys), date.is_not(None)).order_by(date, _id.desc())
-            last = connection.execute(shown.limit(1)).first() if begin.keys else None
-            if last is None:
-                page = page.offset(begin.shown)
-            else:
-                same_time = sa.and_(date == last.published_at, _id > last.id)
-                page = page.where(date <= last.published_at, sa.or_(date < last.published_at, same_time))
-            ids = connection.execute(page).scalars().all()
-            total = connection.execute(sa.select(sa.func.count(_id)).where(*wanted)).scalar_one()
-        here = ids[: query.limit]
-        found = tuple(Found(each, 0.0) for each in self._summaries(here).values())
-        return Page(found, total, place=begin.after(here) if len(ids) > len(here) else None)
-
     def _ranking(self) -> Ranking:
         if self._follower is None:
             self.refresh()
@@ -249,30 +273,6 @@ class TemplateLibrary:
         if ranking is None:
             raise IndexNotReadyError("the search index is being built")
         return ranking
-
-    def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
-        """Read these templates, in this order, without those that are no longer published."""
-        if not ids:
-            return {}
-        with self._engine.connect() as connection:
-            several = connection.execute(_BY_IDS, {"ids": ids})
-            rows = {row.id: row for row in several if row.status == Status.PUBLISHED}
-        return {id_: _summary(rows[id_]) for id_ in ids if id_ in rows}
-
-    @contextmanager
-    def _noting_fault(self) -> Iterator[None]:
-        """Run a block, and note whether the database answered; log once that it went away, and once that it is back."""
-        fault = None
-        try:
-            yield
-        except DatabaseUnavailableError as exc:
-            fault = exc
-        with self._fault_lock:
-            if fault is not None and self._fault is None:
-                log.error("%s; requests are answered with 500 until it is back", fault)
-            elif fault is None and self._fault is not None:
-                log.warning("the library's database is back")
-            self._fault = fault
 
 
 def _filters(query: TemplateQuery) -> Filters:

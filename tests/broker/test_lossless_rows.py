@@ -406,7 +406,7 @@ def test_rows_whose_session_has_ended_go_into_the_queues_that_their_events_have_
     rig.unsubscribe(("R", "F"))
     rig.subscribe(E, other)
     other.put_rows.clear()
-    rig.put_rows([ended, of_f, of_e])
+    rig.queue_rows([ended, of_f, of_e])
     assert other.put_rows == [(E.name, of_e, None, 0)]
 
 

@@ -39,6 +39,10 @@ _TYPED_TYPE = re.compile(r"(?<!\S)DEFINE\s+ROUTE\s+\S+\s+(\w*)\Z", re.IGNORECASE
 _TYPED_DEFINE = re.compile(r"(?<!\S)DEFINE\s+(\w*)\Z", re.IGNORECASE)
 _TYPED_FIRST_WORD = re.compile(r"(?:\A|\n)[^\S\n]*(\w*)\Z")
 _SETTING = re.compile(r"(?<!\S)WITH\s+(\w+)\s", re.IGNORECASE)
+_PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
+_SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
+_TRIGGERS = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
+_LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 _WORD = re.compile(r"\w+")
 _BRACES = re.compile(r"\{[^{}\n]*\}")
 
@@ -221,12 +225,6 @@ def fixes(file: RouteText, params: types.CodeActionParams) -> list[types.CodeAct
             kind, title = types.CodeActionKind.QuickFix, f"Write {fault.data}"
             found.append(types.CodeAction(title, kind, diagnostics=[fault], is_preferred=True, edit=edit))
     return found
-
-
-_PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
-_SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
-_TRIGGERS = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
-_LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 
 @dataclass(frozen=True, slots=True)
