@@ -22,7 +22,7 @@ _MOST_WAITING: Final = 1000  # runs that were noted since they were passed on la
 _SECONDS: Final = 0.1  # in which runs are gathered before they are passed on
 _PIECE_BYTES: Final = 65_536
 
-_NOT_LIVE: Final = frozenset({"time", "attempts", "retry_of", "retried_as", "retry_outcome"})
+_NOT_LIVE: Final = frozenset({"time", "batch", "attempts", "retry_of", "retried_as", "retry_outcome"})
 
 Kind = Literal["caller", "pages"]
 """Who follows: a caller of the API, or a page in a browser."""
