@@ -37,7 +37,7 @@ from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, R
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports, with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_in_child, usable_routes
+from amqtt_rest_bridge.reload import LoadedRoutes, Reloader, load_first_in_child, usable_routes
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
 from amqtt_rest_bridge.supervised_tasks import Supervisor
@@ -88,7 +88,7 @@ class Program:
         publisher: MqttPublisher,
         make_place: MakePlace,
         *,
-        on_reload: Callable[[FirstLoad | None], None] = lambda _: None,
+        on_reload: Callable[[LoadedRoutes | None], None] = lambda _: None,
         owns_process: bool = True,
         pids: Mapping[str, int] | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class Program:
 
     # Loaded, started and stopped.
 
-    async def load(self) -> FirstLoad:
+    async def load(self) -> LoadedRoutes:
         """Load the routes in a process of their own, and bind their ports.
 
         Raises:
@@ -156,7 +156,7 @@ class Program:
         self.use_first(first)
         return first
 
-    def use_first(self, first: FirstLoad, *, before: Mapping[int, int] | None = None) -> None:
+    def use_first(self, first: LoadedRoutes, *, before: Mapping[int, int] | None = None) -> None:
         """Use routes that have been loaded already, and bind their ports; called instead of `load`.
 
         Args:
@@ -293,7 +293,7 @@ class Program:
 
     def _report_reload(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
-        self._on_reload(self._loaded_reloader.load_in_use if failure is None else None)
+        self._on_reload(self._loaded_reloader.routes_in_use if failure is None else None)
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.reload import FirstLoad, load_first
+from amqtt_rest_bridge.reload import LoadedRoutes, load_first
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.signals import loop_factory
 from amqtt_rest_bridge.system import leave_no_core_file
@@ -154,7 +154,7 @@ class BridgeProcess:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    def _report_loaded(self, first: FirstLoad | None) -> None:
+    def _report_loaded(self, first: LoadedRoutes | None) -> None:
         if self._program is not None:
             known = None if first is None else pickle.dumps(first)
             self._send(Loaded(dict(self._program.server_ports), self._program.admin_port, known))

@@ -33,18 +33,18 @@ from amqtt_rest_bridge.times import Backoff, woken
 log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[FileState]
-"""Some files as they were at one time: a load is due when another look finds something else."""
+"""The states of files at one time. A load is due when a later look finds other states."""
 
 _TRIAL_SECONDS: Final = 10
-_LOOKS: Final = Backoff(longest=16)  # in looks: between two tries of a reload that failed for a reason that may pass
+_LOOKS: Final = Backoff(longest=16)  # how many looks until a reload is tried again that has failed for a passing reason
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLoad:
+class LoadedRoutes:
     """Loaded routes, with what a reload needs to find out which files have changed since.
 
-    `parsed` are the texts, as `ParsedTexts.dump` writes them. `route_files` and `referenced`, which are files that the
-    routes refer to, describe the files before they were read.
+    `parsed` are the texts, as `ParsedTexts.dump` writes them. `route_files` are the states of the route files before
+    they were read, `referenced` those of other files that the routes refer to.
     """
 
     routes: tuple[Route, ...]
@@ -53,7 +53,7 @@ class FirstLoad:
     referenced: Fingerprint
 
 
-def load_first(settings: Settings) -> FirstLoad:
+def load_first(settings: Settings) -> LoadedRoutes:
     """Load the route files of checked settings in this process, and log every fault; blocks.
 
     Raises:
@@ -70,17 +70,17 @@ def load_first(settings: Settings) -> FirstLoad:
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check_routes(routes, settings)
-    return FirstLoad(routes, parsed.dump(), route_files, loaded.files)
+    return LoadedRoutes(routes, parsed.dump(), route_files, loaded.files)
 
 
-async def load_first_in_child(settings: Settings) -> FirstLoad:
+async def load_first_in_child(settings: Settings) -> LoadedRoutes:
     """Do what `load_first` does, but parse the files in a process of its own."""
     route_files = await asyncio.to_thread(fingerprint, settings.route_paths)
     loader = SubprocessLoader(settings)
     loaded = await loader.load()
     routes = usable_routes(loaded, settings)
     await asyncio.to_thread(check_routes, routes, settings)
-    return FirstLoad(routes, loader.parsed, route_files, loaded.files)
+    return LoadedRoutes(routes, loader.parsed, route_files, loaded.files)
 
 
 class SubprocessLoader:
@@ -211,7 +211,7 @@ class Reloader:
         self,
         settings: Settings,
         use: Callable[[LoadResult], Awaitable[None]],
-        first: FirstLoad,
+        first: LoadedRoutes,
         report: Callable[[ReloadFailure | None], None] = lambda _: None,
     ) -> None:
         self._settings = settings
@@ -221,7 +221,7 @@ class Reloader:
         self._use = use
         self._report = report
         self._routes = first.routes  # in use
-        # The files before the last load, successful or not.
+        # The states of files before the last load, successful or not.
         self._referenced = first.referenced
         self._all_files = first.route_files | first.referenced
         self._asked = asyncio.Event()
@@ -248,7 +248,7 @@ class Reloader:
                 continue
             has_changed = look != self._all_files
             if has_changed and not is_asked and look != before and self._lacks_content(look):
-                continue
+                continue  # wait for a second look that finds the same
             if has_changed or is_asked:
                 self._failures, self._logged_reason, self._logged_faults = 0, None, ()
             elif not self._is_retry_due():
@@ -338,9 +338,9 @@ class Reloader:
         return loaded
 
     @property
-    def load_in_use(self) -> FirstLoad:
+    def routes_in_use(self) -> LoadedRoutes:
         """Return the routes in use and what was read for them, for another reloader to begin with."""
-        return FirstLoad(self._routes, self._loader.parsed, self._all_files, self._referenced)
+        return LoadedRoutes(self._routes, self._loader.parsed, self._all_files, self._referenced)
 
     def end(self) -> None:
         """Use nothing from now on: new routes would open the ports again, which are closed."""

@@ -137,7 +137,7 @@ def _request(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], 
 
 
 def _place(query: TemplateQuery, cursor: str) -> Place:
-    """Return the place in a cursor, which must be equal to the cursor that this API makes for the place."""
+    """Return the place in a cursor; raise `ApiError` unless `cursor_text` makes the same cursor of the place."""
     try:
         packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
         shown, *keys = packed.split(" ")

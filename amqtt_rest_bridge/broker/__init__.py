@@ -3,7 +3,7 @@
 | what happens | modules, in order |
 |---|---|
 | a message goes to the bridge | `incoming`, `endpoint`, `bridge_session` |
-| one of a lossless route | `lossless`, `acl`, `bridge_session`; after a restart from `lossless` on |
+| one of a lossless route | `lossless`, `acl`, `bridge_session`; after a restart the same, for rows on disk |
 | the bridge publishes | `endpoint`, `publisher`, then amqtt |
 | the bridge starts, dies, stops | `bridge_child`, by the messages of `control`; meanwhile `statuses` reports |
 | the broker starts and stops, as a service | `configuration`, `service`, `repairs` |

@@ -124,7 +124,7 @@ class BridgeChild:
         self._times = times
         self._spawn = spawn
         self._restarts = Restarts(times.bridges)
-        self._routes_in_use: bytes | None = None  # a pickled `FirstLoad`, for the next bridge
+        self._routes_in_use: bytes | None = None  # a pickled `LoadedRoutes`, for the next bridge
         self._writer: asyncio.StreamWriter | None = None  # of the control socket, while `run` talks to the bridge
         self._reloading: asyncio.Future[None] | None = None  # done when the reload that was asked for has ended
         self._reload_missed = False  # a reload was asked for while the bridge was away
@@ -198,17 +198,10 @@ class BridgeChild:
     async def run(self) -> None:
         """Connect the bridge, watch it, and start it again whenever it ends; return once it was stopped."""
         while not self._stopping.is_set():
-            if self._child is None:
-                try:
-                    self._child = await asyncio.to_thread(self._spawn_child)
-                    self._endpoint.reports.note_restart()
-                except OSError as error:  # processes or descriptors may have run out
-                    delay = self._restarts.ended()
-                    what = "the bridge process cannot be started: %s; tried again in %.0f s"
-                    log.error(what, error, delay)  # noqa: TRY400  # the reason is all
-                    await self._pause(delay)
-                continue
             child = self._child
+            if child is None:
+                await self._start_again()
+                continue
             await self._talk(child)
             if self._stopping.is_set():
                 break
@@ -220,12 +213,21 @@ class BridgeChild:
                 why = f": {self._failure}"
             log.error(
                 "the bridge process (pid %d) ended%s; it is started again %s",
-                child.process.pid,
-                why,
-                _delay_text(delay),
-            )
+                child.process.pid, why, _delay_text(delay),
+            )  # fmt: skip
             await self._pause(delay)
         self._ended.set()
+
+    async def _start_again(self) -> None:
+        """Start a process. If the system has no process or descriptor left, wait until the next try is due."""
+        try:
+            self._child = await asyncio.to_thread(self._spawn_child)
+            self._endpoint.reports.note_restart()
+        except OSError as error:
+            delay = self._restarts.ended()
+            what = "the bridge process cannot be started: %s; tried again in %.0f s"
+            log.error(what, error, delay)  # noqa: TRY400  # the reason is all
+            await self._pause(delay)
 
     async def _pause(self, delay: float) -> None:
         """Wait so many seconds, or until the bridge is stopped."""

@@ -175,11 +175,12 @@ class BridgeSession:
 
     @property
     def takes_at_once(self) -> bool:
-        """Return whether the next message can be sent at once."""
+        """Return whether a new message can be sent at once, since no other one waits."""
         return not (self.waiting or self._to_resend) and self._may_send
 
     @property
     def _may_send(self) -> bool:
+        """Return whether Receive Maximum and the connection allow one more message."""
         connection = self.connection
         return connection is not None and len(self.in_flight) < self._most_in_flight and connection.takes_more
 
@@ -194,8 +195,8 @@ class BridgeSession:
             self._keys_in_flight.add(entry.key)
         self._write(packet_id, entry)
 
-    def wait(self, entry: Entry) -> None:
-        """Queue a message. If the queue of a session that is not kept becomes too large, drop its oldest messages."""
+    def enqueue(self, entry: Entry) -> None:
+        """Queue a message. If the session is not kept and its queue becomes too large, drop its oldest messages."""
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
@@ -291,7 +292,7 @@ class BridgeSession:
             self.send(entry)
         else:
             entry.message = None
-            self.wait(entry)
+            self.enqueue(entry)
 
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
         """Send a message that was refused, with the failure that ends it.
@@ -315,7 +316,7 @@ class BridgeSession:
         self.forget_rows(subscription)
         for entry in self.waiting:
             if subscription in entry.subscriptions:
-                replacement.session.wait(replace(entry, subscriptions=(replacement,)))
+                replacement.session.enqueue(replace(entry, subscriptions=(replacement,)))
                 left = [one for one in entry.subscriptions if one is not subscription]
                 entry.subscriptions = tuple(left)
         self._set_waiting(one for one in self.waiting if one.subscriptions)

@@ -27,7 +27,7 @@ class Start:
     Args:
         settings: Those of the plugin, checked.
         address: The `PrivateAddress` of the broker's endpoint.
-        routes: The routes that the bridge before has used last, a pickled `FirstLoad`; None to read the route files.
+        routes: The routes that the bridge before has used last, a pickled `LoadedRoutes`; None to read the route files.
         level: The least level of log records.
         ports: The ports that it has served, by SERVER_PORT: where 0 asks for a free one it is the same again.
     """
@@ -63,7 +63,7 @@ class Loaded:
     Args:
         server_ports: The bound port for each SERVER_PORT.
         admin_port: The bound admin port.
-        routes: The routes in use, a pickled `FirstLoad`; None after a reload that failed, which changes nothing.
+        routes: The routes in use, a pickled `LoadedRoutes`; None after a reload that failed, which changes nothing.
     """
 
     server_ports: dict[int, int]

@@ -178,13 +178,13 @@ class PrivateEndpoint:
             if taken:  # not a second time to an event that took the packet as lossless, and is ordinary since a reload
                 wanting = tuple([one for one in subscriptions if one.name not in taken])
             if wanting:
-                self._put(session, Entry(message, wanting, hops, failure=failure))
+                self._deliver(session, Entry(message, wanting, hops, failure=failure))
 
     def offer_retained(self, topic: str, payload: bytes) -> None:
         """Send a message that a plugin has retained without publishing it. Client events do not receive it."""
         for session, subscriptions in self._receivers_of(topic):
             if subscriptions[0].name is None:
-                self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
+                self._deliver(session, Entry(Message(topic, payload, time.time()), subscriptions))
 
     def has_receivers(self, topic: str) -> bool:
         """Return whether a session receives the messages of a topic."""
@@ -207,7 +207,7 @@ class PrivateEndpoint:
             self._receivers[topic] = receivers
         return receivers
 
-    def _put(self, session: BridgeSession, entry: Entry) -> None:
+    def _deliver(self, session: BridgeSession, entry: Entry) -> None:
         """Send a message to a session: at once, or through its queue.
 
         If the queue has no room, the bridge gets the message with the failure that ends it. While the bridge is away,
@@ -218,7 +218,7 @@ class PrivateEndpoint:
             return
         message = entry.message
         if not session.is_kept or message is None or session.waiting_bytes + entry.size <= self._queue_bytes:
-            session.wait(entry)
+            session.enqueue(entry)
         elif session.connection is None:
             self.note_dropped(entry)
         else:
@@ -364,7 +364,7 @@ class PrivateEndpoint:
                 for number, (topic, payload) in enumerate(self._retained(), start=1):
                     for one in index[topic]:
                         entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
-                        self._put(one.session, entry)
+                        self._deliver(one.session, entry)
                     if number % _RETAINED_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 for session in {one.session for one, _, _ in wanting}:

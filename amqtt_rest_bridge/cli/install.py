@@ -210,16 +210,10 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         for name, texts in found.items()
     }
     routes = {name: names for name, names in routes.items() if names}
+    definitions = [(source, each) for source in new for each in parsed.parse(source.text).definitions]
     effects = Effects()
-    published: list[str] = []
-    for source in new:
-        report = Report(source.path, source.text)
-        for definition in parsed.parse(source.text).definitions:
-            effects.add(definition)
-            for credential in literal_credentials(definition, environment, report):
-                place = report.position(credential.begin)
-                where = f"{source.path}:{place.line}:{place.column}"
-                published.append(f"{credential.holder} of {loader.title_of(definition)} ({where})")
+    for _, definition in definitions:
+        effects.add(definition)
     written = {source.path for name in routes for source in found[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.code is not FaultCode.UNAVAILABLE]
     return _CheckedFiles(
@@ -227,8 +221,20 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         faults=tuple(each for each in faults if each.path in written or each.severity is not Severity.NOTICE),
         needs=needs,
         effects=effects,
-        published=tuple(published),
+        published=tuple(_published_credentials(definitions, environment)),
     )
+
+
+def _published_credentials(
+    definitions: Iterable[tuple[sources.Source, Definition]], environment: Environment
+) -> Iterator[str]:
+    """Yield each credential in the texts of definitions, with its route, file, line and column."""
+    for source, definition in definitions:
+        report = Report(source.path, source.text)
+        for credential in literal_credentials(definition, environment, report):
+            place = report.position(credential.begin)
+            where = f"{source.path}:{place.line}:{place.column}"
+            yield f"{credential.holder} of {loader.title_of(definition)} ({where})"
 
 
 def _read_present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:

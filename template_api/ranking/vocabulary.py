@@ -30,10 +30,10 @@ _MUCH_COMMONER: Final = 5
 _RARE: Final = 2  # templates that a rare word is in at most, and one more for each thousand
 _RARE_ONE_IN: Final = 1000
 
-_EDITS: Final = ((8, 2), (3, 1))  # a misspelt word of 8 letters or more has at most 2 edits, one of 3 or more has 1
+_EDITS: Final = ((8, 2), (3, 1))  # a word of 8 letters or more may be misspelt by 2 edits, one of 3 or more by 1
 _LACKS_A_LETTER: Final = 3  # letters of a word that may only lack one: *tme* is "time", but *mpa* is not "map"
 
-# Written without umlauts, as on a keyboard that has none.
+# How umlauts are written on a keyboard without them.
 _UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 
 
@@ -159,9 +159,8 @@ class Synonyms:
         for rule in rules:
             # A phrase with a stop word is not searched for: "log in" would find each "log".
             phrases = [each for each in map(_phrase, rule.meant) if len(each) == 1 or STOP_WORDS.isdisjoint(each)]
-            meant = {
-                _stems(each): each for each in (*phrases, *reversed(phrases))
-            }  # of those with the same stems the first one
+            # Of phrases with the same stems the first one is shown: `reversed` assigns it last.
+            meant = {_stems(each): each for each in (*phrases, *reversed(phrases))}
             for each in rule.words:
                 for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
                     known = self._meant[_stems(phrase)]

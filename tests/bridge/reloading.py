@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge import reload as module
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.reload import Fingerprint, FirstLoad, Reloader, fingerprint
+from amqtt_rest_bridge.reload import Fingerprint, LoadedRoutes, Reloader, fingerprint
 from amqtt_rest_bridge.settings import Settings
 from tests.support import forked
 from tests.support.asking import ask
@@ -35,13 +35,13 @@ def server_route(path: str, name: str = "S", port: int = 0) -> str:
     """
 
 
-def loaded_before(folder: Path) -> FirstLoad:
+def loaded_before(folder: Path) -> LoadedRoutes:
     """Return the first load of a folder as it is now, of which nothing was parsed."""
-    return FirstLoad((), b"", fingerprint([str(folder)]), frozenset())
+    return LoadedRoutes((), b"", fingerprint([str(folder)]), frozenset())
 
 
 def watched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, looks: int, before: FirstLoad, *,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, looks: int, before: LoadedRoutes, *,
     step: Callable[[], object] = lambda: None, reading: Callable[[], object] = lambda: None,
 ) -> list[str | list[str]]:  # fmt: skip
     """Return the looks and tries of a reloader that looks at a folder so many times, and the names of routes it uses.

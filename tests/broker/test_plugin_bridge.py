@@ -15,7 +15,7 @@ from amqtt_rest_bridge.broker.bridge_child import RunningProcess, spawn_bridge
 from amqtt_rest_bridge.broker.control import Loaded, Log, Start, read, read_blocking, written
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.plugin_bridge import ControlHandler
-from amqtt_rest_bridge.reload import FirstLoad
+from amqtt_rest_bridge.reload import LoadedRoutes
 from amqtt_rest_bridge.settings import Settings
 from tests.broker.conftest import on_a_loop
 
@@ -52,7 +52,7 @@ def test_a_bridge_loads_its_routes_and_ends_with_its_broker_whose_socket_it_remo
         assert isinstance(loaded, Loaded)
         assert loaded.server_ports[0] > 0
         first = pickle.loads(loaded.routes or b"")
-        assert isinstance(first, FirstLoad)
+        assert isinstance(first, LoadedRoutes)
         assert [route.name for route in first.routes] == ["R"]
     assert process.end(30) == 1
     assert not (tmp_path / "endpoint").exists()

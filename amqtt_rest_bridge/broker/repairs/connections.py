@@ -105,7 +105,7 @@ class _Connections:
     def __init__(self, broker: Any, handlers: set["ClientHandler"]) -> None:
         self._broker = broker
         self._handlers = handlers
-        self._failed = LineLimit(_QUIET_SECONDS)
+        self._failure_warnings = LineLimit(_QUIET_SECONDS)
         self._latest: dict[str | None, ClientHandler] = {}  # by client id
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
         self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
@@ -183,7 +183,7 @@ class _Connections:
 
     async def serve_packets(self, _: Session, handler: "ClientHandler") -> None:
         """Do what the packets of a client ask, until its connection ends."""
-        await handler.pass_on(self._broker, self._failed)
+        await handler.pass_on(self._broker, self._failure_warnings)
 
     async def _end(self, session: Session, handler: "ClientHandler", serving: "asyncio.Task[Any]") -> None:
         """End a connection after its messages have been passed on. Without a DISCONNECT its will is sent."""

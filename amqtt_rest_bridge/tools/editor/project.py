@@ -108,8 +108,8 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        # The parts that `put_in_steps` has read so far, by path and text of the part. If a keystroke cancels it, the
-        # reading of the new text uses them.
+        # The parts that `put_in_steps` has read, by path and text of the part, until it ends. A keystroke may cancel it
+        # and call it with a new text: then it finds these parts here.
         self._parts_read: dict[str, dict[str, Part]] = {}
 
     def put(self, path: str, text: str) -> None:
@@ -121,10 +121,7 @@ class Project:
         """Do what `put` does, but yield after each part that is read. The file changes after the last part."""
         file = RouteText(path, text, Lines(text, self.units))
         if len(text) > MAX_TEXT:
-            message = f"this file has more than {MAX_TEXT} characters: it is not checked here"
-            start = Position(1, 1)
-            fault = Fault(path, start, Severity.WARNING, message, "use rest-bridge check", FaultCode.UNREADABLE)
-            file.unread = LoadedText(faults=(fault,))
+            file.unread = _too_large(path)
             self.files[path] = file
             return
         if is_notebook(path):
@@ -189,6 +186,13 @@ class Project:
         is_where_it_was = (known.source, known.line) == (source, line)
         in_source = known.in_source if is_where_it_was else _moved(known.in_part, source, line)
         return replace(known, source=source, offset=offset, line=line, in_source=in_source)
+
+
+def _too_large(path: str) -> LoadedText:
+    """Return the fault of a file that is too large to be read while it is typed."""
+    message = f"this file has more than {MAX_TEXT} characters: it is not checked here"
+    fault = Fault(path, Position(1, 1), Severity.WARNING, message, "use rest-bridge check", FaultCode.UNREADABLE)
+    return LoadedText(faults=(fault,))
 
 
 def _split(text: str) -> Iterator[tuple[int, str]]:
