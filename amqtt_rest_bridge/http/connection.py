@@ -2,8 +2,8 @@
 
 `server` has accepted the connection, and its port gives the connection a turn for each request; the application answers
 it. The memory of a connection is bounded, even if its peer sends without end or reads nothing: it holds one request,
-a small head of the request before, and the bytes of one read that are not parsed. The next request is parsed once the
-last answer is in the system's buffers.
+the head of the last request if it is small, and the bytes of one read that are not parsed. The next request is parsed
+once the last answer is in the system's buffers.
 
 llhttp (httptools) parses header fields and chunks, and refuses invalid HTTP. `read_head` reads the request line, since
 llhttp knows only some methods and targets, checks Host, and refuses requests that two servers could read differently.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LINGER_BYTES: Final = 16 * 1024 * 1024
+_LINGER_BYTES: Final = 16 * 1024 * 1024  # so many bytes are discarded after a refusal, then the connection is closed
 _COPIED_BYTES: Final = 16_384  # a body up to this size is copied, to send it together with its head
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -70,7 +70,7 @@ _NO_LENGTH: Final = ("204", "304")
 
 
 class State(Enum):
-    """What a connection does."""
+    """What a connection does. Each state says what `Connection.began` means in it."""
 
     SHAKING_HANDS = auto()
     """The TLS handshake runs; it began at `began`."""
@@ -105,13 +105,13 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._port = port
         self._reader = RequestReader(port.max_body_bytes)
         self._unread = b""  # bytes that were received and not parsed
-        self._is_queued = False  # for a turn
+        self._is_queued = False  # it waits for a turn
         self._is_paused = False  # the socket is not read
-        self._is_full = False  # a part of what was written has not left
+        self._is_full = False  # written bytes wait, since the peer reads too slowly
         self._unsent = 0  # bytes that waited to be sent when `close_overdue` last looked
         self._request_id = ""  # of the last request
-        self._pending_answer: Later | None = None  # the answer that is being made
-        self._made_answer: Response | None = None  # one that was awaited, until its turn to be sent
+        self._pending_answer: Later | None = None  # the answer, while it is being made
+        self._made_answer: Response | None = None  # then, until its turn to be sent
         self._when_left: Callable[[], None] | None = None  # called when the peer closes its side
         self._has_served = False
         self._was_refused = False  # the last answer was an error
@@ -147,8 +147,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
         elif self.opening is not None:
             self.opening.cancel()
 
-    def end(self) -> None:
-        """Close at once. An incomplete request is answered with a refusal first."""
+    def shut_down(self) -> None:
+        """Close at once, but answer an incomplete request with a refusal first."""
         if self.state is _READING and self._reader.has_begun:
             self._refuse(self._port.closing or SHUTTING_DOWN)
             if self.transport is not None and not self._is_full:
@@ -156,13 +156,13 @@ class Connection(asyncio.BufferedProtocol, Caller):
                 return
         self.abandon()
 
-    def cancel(self) -> None:
+    def cancel_answer(self) -> None:
         """Cancel the answer that is being made."""
         if self._pending_answer is not None:
             self._pending_answer.awaited.cancel()
 
     def close_overdue(self, now: float) -> bool:
-        """Close the connection if its peer is too slow. Returns whether that was because the peer did not read."""
+        """Close the connection if its peer is too slow. Return whether the peer was too slow to read an answer."""
         transport, limits, state = self.transport, self._port.limits, self.state
         if transport is None:
             return False
@@ -191,11 +191,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
     # What the loop calls.
 
     def begin_handshake(self, transport: asyncio.Transport) -> None:
-        """Use a TLS transport, whose handshake begins."""
+        """Use a TLS transport, and wait for its handshake."""
         self.transport, self.state = transport, _SHAKING_HANDS
 
     def end_handshake(self) -> None:
-        """Expect the first request."""
+        """Wait for the first request: the handshake is complete."""
         self.state, self.began = _READING, time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self.transport.set_write_buffer_limits(0)  # `pause_writing` is called as soon as bytes wait here
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Release the stream and unread bytes. An unfinished answer goes on: its request may have been published."""
+        """Release the stream and unread bytes. An answer is made to its end: its request may have been published."""
         self._port.forget(self)
         self._unread = b""
         if self._stream is not None:
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self.receive(bytes(self._port.buffer[:count]))
 
     def receive(self, data: bytes) -> None:
-        """Keep received bytes until the next turn, and stop reading until then if bytes already wait."""
+        """Keep received bytes until the next turn. If it cannot come yet, stop reading: one read at most waits."""
         state = self.state
         if state is _LINGERING:
             self._discarded += len(data)
@@ -230,12 +230,12 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self.active = time.monotonic()
             self._unread += data
             if state is _ANSWERING or self._is_full or self._is_queued:
-                self._pause()  # one read at most waits
+                self._pause()
             else:
                 self._queue_turn()
 
     def eof_received(self) -> bool:
-        """Note that the peer has closed its side. Return whether an answer is still to be sent."""
+        """Note that the peer has closed its side. Return whether the connection stays open to send an answer."""
         stays = self.is_busy and self._stream is None
         self._note_peer_left()
         return stays
@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     # Requests.
 
     def take_turn(self) -> None:
-        """Send the answer that was awaited; without one read a request, and answer it or have its answer made."""
+        """Send the answer that has been made. If there is none, read a request and answer it, or begin its answer."""
         self._is_queued = False
         try:
             if self._made_answer is not None:
@@ -292,7 +292,12 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._answer_request()
 
     def _answer_request(self) -> None:
-        """Answer the request that was read: at once, or when the application has made the answer."""
+        """Answer the request that was read.
+
+        1. It was refused before its head could be read: the refusal is sent.
+        2. The application answers at once. It also answers a request that was refused later, so that it can log it.
+        3. The application takes longer: `_make_answer` continues when it is done.
+        """
         port, reader = self._port, self._reader
         refusal = reader.refusal or port.closing
         self.state, self.began, self._request_id = _ANSWERING, self.active, port.request_id()
@@ -321,7 +326,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         answer.awaited.add_done_callback(self._make_answer)
 
     def _make_answer(self, awaited: asyncio.Future[Any]) -> None:
-        """Make the answer that was awaited, and queue for a turn to send it."""
+        """Make the answer now that its future is done, and queue for a turn to send it."""
         later, self._pending_answer, self._when_left = self._pending_answer, None, None
         self._port.waiting.discard(self)
         self._port.waiting_bytes -= self._reader.size
@@ -343,6 +348,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             action()
 
     def _note_peer_left(self) -> None:
+        """Note once that the peer has closed its side, and call the action of `when_left`."""
         if not self.has_left:
             self.has_left = True
             if self._when_left is not None:
@@ -351,7 +357,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     # Answers.
 
     def _send_answer(self, response: Response) -> None:
-        """Send an answer. Then read the next request, send a stream, linger, or close."""
+        """Send an answer. Then read the next request; or send a stream, linger after a refusal, or close."""
         reader, port, transport, stream = self._reader, self._port, self.transport, response.stream
         assert transport is not None  # noqa: S101  # a request has come
         close = reader.is_last or port.leaving or stream is not None
@@ -379,7 +385,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         reader.begin()
         if stream is not None:
             self.state, self._stream = _STREAMING, _StreamSender(stream, self, transport, port)
-        elif is_refused:  # the peer may still send, and is to read the refusal
+        elif is_refused:  # the peer may still send, and a close at once could keep it from reading the refusal
             self.state, self.began = _LINGERING, self.active
             if transport.can_write_eof():
                 transport.write_eof()
@@ -390,7 +396,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read the next request, or close if the peer has left. Bytes behind the last request are discarded."""
+        """Read the next request, or close if the peer has left. Bytes after the last request are discarded."""
         if self.state is not _READING:
             self._unread = b""
         if self._unread:
@@ -474,7 +480,7 @@ def _date(second: int) -> bytes:
 
 
 class _StreamSender:
-    """Sends the stream of a connection: each piece when the one before has left."""
+    """Sends the stream of a connection: each piece once the one before it has left."""
 
     def __init__(
         self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: "Port"
@@ -496,7 +502,7 @@ class _StreamSender:
             self._port.schedule()
 
     def take_turn(self) -> None:
-        """Send the next piece if all earlier ones have left. If there is none yet, ask again when the stream says."""
+        """Send the next piece if all earlier ones have left. If there is none yet, wait as long as the stream says."""
         self._is_due = False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return
@@ -530,7 +536,7 @@ class RequestHead(Struct, frozen=True):
         data: Its bytes, with the blank line.
         method: As sent.
         target: As sent.
-        query: The part of `target` behind the question mark.
+        query: The part of `target` after the question mark.
         version: "1.0" or "1.1".
         headers: Values by name in lower case; those of a repeated header are joined by commas.
         length: Bytes of the body; 0 if it comes in chunks.
@@ -572,7 +578,7 @@ def read_head(data: bytes) -> RequestHead:
 
 
 def _head_refusal(target: str, version: str, headers: Mapping[str, str]) -> Refusal | None:
-    """Return why a request is refused that two servers could read differently, or None."""
+    """Return the refusal of a request that two servers could read differently, None for any other one."""
     coding, host = headers.get("transfer-encoding"), headers.get("host")
     if not _HOST_VALUE.fullmatch(host or "") or (host is None and version == "1.1"):
         return _invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port")
@@ -586,9 +592,9 @@ def _head_refusal(target: str, version: str, headers: Mapping[str, str]) -> Refu
 
 
 class _HeaderFields:
-    """The header fields of a request, as llhttp reads them behind a request line that it knows.
+    """The header fields of a request, which llhttp reads after a request line that it knows.
 
-    `fault` is why they are not valid, in words of llhttp, never the caller's.
+    `fault` is why they are not valid, in words of llhttp. It never holds words of the caller.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -617,7 +623,7 @@ class _HeaderFields:
 
 
 class RequestReader:
-    """Reads one request at a time; `begin` forgets it, to read the next one.
+    """Reads one request at a time. `begin` forgets it and starts the next one.
 
     `is_complete`: the request is to be answered, since all of it has come or it has a `refusal`. `is_understood`: its
     head has been read, so that the application can answer, even if the body was refused. `is_last`: the connection is
@@ -633,7 +639,7 @@ class RequestReader:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the last request, to read the next one."""
+        """Forget the last request and start the next one."""
         self.head = _NO_HEAD
         self.size = 0
         """Bytes of the body that have come."""
@@ -654,12 +660,12 @@ class RequestReader:
         return self.size == 0 and self.head.version == "1.1" and expected.lower() == "100-continue"
 
     def take_body(self) -> bytes:
-        """Return the body and release it here."""
+        """Return the body, and keep no copy of it."""
         body, self._body = self._body, bytearray()
         return bytes(body)
 
     def read(self, data: bytes) -> bytes:
-        """Read up to the end of the request, and return the bytes behind it."""
+        """Read up to the end of the request, and return the bytes after it."""
         if not self.is_understood:
             data = self._read_head(data)
         while data and not self.is_complete:
@@ -667,7 +673,7 @@ class RequestReader:
         return data
 
     def _read_head(self, data: bytes) -> bytes:
-        """Read the head if all of it has come, else hold its part; return the bytes behind it."""
+        """Read the head if all of it has come, else keep its part; return the bytes after the head."""
         held = self._partial_head + data if self._partial_head else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
         last = self._last_head
         if last.data and held.startswith(last.data):  # most callers send the same head again and again
@@ -713,7 +719,7 @@ class RequestReader:
         return data[len(piece) :]
 
     def _begin_chunks(self) -> None:
-        """Prepare for a body in chunks, which llhttp reads behind a head of its own."""
+        """Prepare for a body in chunks. llhttp reads them after a head that is made for it (`_CHUNKED_HEAD`)."""
         self._bytes_left = 0  # of the present chunk
         self._at_size_line = True  # the next line has the size of a chunk
         self._size_line = b""  # the part of that line that has come
@@ -745,7 +751,7 @@ class RequestReader:
         return data[len(piece) :]
 
     def refuse(self, refusal: Refusal) -> None:
-        """Complete the request with a refusal; the first refusal stays."""
+        """Complete the request with a refusal, unless it has one already."""
         self.refusal = self.refusal or refusal
         self.is_complete = self.is_last = True
         self._body = bytearray()

@@ -83,11 +83,13 @@ class Port:
     """What the connections of a port share: the application, the limits, and the turns.
 
     Callers are served in *turns*, so that no caller delays the others, and all of them take little of the loop's time.
-    In one iteration of the loop the answers that were awaited are sent first. They go back to back, since each write to
-    a caller that sleeps wakes it. Then each connection gets one request served at most. Both take a millisecond at
-    most, for all connections together. Callers whose last answer was an error get another quarter of a millisecond, so
-    that a flood of them delays no other caller. Then come TLS handshakes, with a quarter, and streams, with half a
-    millisecond.
+    In one iteration of the loop these kinds of work are done in order, each for a limited time, over all connections:
+
+    1. Answers that have been made are sent, one right after the other: 1 ms.
+    2. Requests are read and answered, one of each connection: 1 ms.
+    3. So are those of callers whose last answer was an error: 0.25 ms. A flood of them delays no other caller.
+    4. TLS handshakes: 0.25 ms.
+    5. Streams: 0.5 ms.
     """
 
     def __init__(
@@ -110,14 +112,14 @@ class Port:
         self.buffer = memoryview(bytearray(_READ_BYTES))
         """All connections read into this buffer, and copy the bytes at once."""
         self.answered: deque[TakesTurns] = deque()
-        """Connections whose answers were awaited, and have been made."""
+        """Connections whose answers have been made, and are to be sent."""
         self.ready: deque[TakesTurns] = deque()
-        """Connections with bytes to parse, in order of arrival; those in `refused` got an error last."""
+        """Connections with requests to read, in order of arrival; those in `refused` got an error last."""
         self.refused: deque[TakesTurns] = deque()
         self.handshakes: deque[TakesTurns] = deque()
         """Connections whose handshakes have received bytes."""
         self.streaming: deque[TakesTurns] = deque()
-        """The streams that have a piece, or may have."""
+        """Streams that may have a piece to send."""
         self._has_turn = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Ids are a random start and a number, since a random UUID for each request would take 2 us.
@@ -139,13 +141,14 @@ class Port:
         return self._prefix + next(self._numbers).to_bytes(6).hex()
 
     def schedule(self) -> None:
-        """Take a turn in the next iteration of the loop."""
+        """Serve turns in the next iteration of the loop."""
         if not self._has_turn:
             self._has_turn = True
             self._loop = self._loop or asyncio.get_running_loop()
-            self._loop.call_soon(self._take_turn)
+            self._loop.call_soon(self._serve_turns)
 
-    def _take_turn(self) -> None:
+    def _serve_turns(self) -> None:
+        """Serve each kind of work until its time is over; the rest gets its turns in the next iteration."""
         self._has_turn = False
         for callers, seconds in (
             (self.answered, _TURN_SECONDS),
@@ -219,10 +222,10 @@ class HttpServer:
 
         New requests on open connections are answered with `refusal` (default `SHUTTING_DOWN`).
 
-        For a port that other processes serve, too (SO_REUSEPORT), `serve_seconds` are the part of the grace in which
-        each open connection gets one more answer before that, so that no caller notices.
+        If other processes serve the port too (SO_REUSEPORT), `serve_seconds` of the grace come first: in this time each
+        open connection gets one more answer and is then closed, so that no caller notices.
 
-        The caller's socket stays open. It still listens, unless `serve_seconds` is given.
+        The socket that was given to the server stays open. It still listens, unless `serve_seconds` is given.
         """
         port, deadline = self._port, time.monotonic() + grace
         if serve_seconds and grace and self._timer is not None:
@@ -234,19 +237,19 @@ class HttpServer:
         if self._timer is not None:
             self._timer.cancel()
         for connection in tuple(port.connections):
-            connection.end()
+            connection.shut_down()
         for connection in tuple(port.waiting):
-            connection.cancel()
+            connection.cancel_answer()
         while port.connections or port.aborted or port.waiting:
             await asyncio.sleep(0)
 
     async def _leave(self, until: float) -> None:
         """Leave new connections to other processes that listen on the same port; serve those that have begun.
 
-        The kernel resets the connections that wait in a listening socket when that is closed, and its handshakes under
-        way, so both must be over before. So a filter makes the kernel drop each new SYN for this socket. The caller
-        repeats the SYN after a second, and reaches another process: some callers wait for a second, and none is reset.
-        sysctl net.ipv4.tcp_migrate_req=1 would hand connections over, but not every machine has it.
+        When a listening socket is closed, the kernel resets the connections that wait in it, and handshakes under way.
+        So there must be none of both: a filter first makes the kernel drop each new SYN for this socket. A caller
+        repeats its SYN after a second, and reaches another process. So some callers wait for a second, but none is
+        reset. sysctl net.ipv4.tcp_migrate_req=1 would hand connections over, but not every machine has it.
         """
         if self._sock is not None and _ATTACH_FILTER is not None:
             program = ctypes.create_string_buffer(_DROP_SYN)
@@ -276,7 +279,7 @@ class HttpServer:
     # Connections.
 
     def _accept(self, most: int = _ACCEPTS) -> None:
-        """Accept `most` of the connections that wait, if no other process has been faster."""
+        """Accept up to `most` of the connections that wait. Other processes may accept some of them too."""
         for _ in range(most if self._sock is not None else 0):
             assert self._sock is not None  # noqa: S101  # nothing closes it meanwhile
             try:
@@ -317,6 +320,7 @@ class HttpServer:
             log.debug("A connection from %s ended at once: %s", connection.remote, error)
 
     def _opened(self, connection: Connection, sock: socket.socket, _: "asyncio.Task[None]") -> None:
+        """Forget a connection that the loop could not take."""
         connection.opening = None
         if connection.transport is None:
             self._port.forget(connection)

@@ -13,9 +13,9 @@ A kept connection may have died. libcurl looks once a second at most, and repeat
 connection if the kept one fails. So `on_request` checks a kept connection just before the request leaves, and stops
 libcurl's repetition.
 
-`Connections` replaces pycurl's `AsyncCurlMulti`. That one sets the timer twice for each request, and has the loop watch
-each socket, which takes a seventh more processor time a message. It also hides which responses are incomplete, and only
-these need `_acknowledge`.
+`Connections` is used instead of pycurl's `AsyncCurlMulti`, which takes a seventh more processor time a message: it sets
+the timer twice for each request, and has the loop watch each socket. It also hides which responses are incomplete, and
+only these need `_acknowledge`.
 
 The response is read strictly, since libcurl accepts heads that two programs could read differently. They are refused: a
 line without a proper name, both a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Content
@@ -51,7 +51,7 @@ _MOST_CONNECTIONS: Final = 1024
 _LARGE: Final = 65_536  # a handle that has sent a body of so many bytes is closed, since it keeps their memory
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
-# A line without a value keeps libcurl from adding the header. It comes behind the lines of the request, which win.
+# A line without a value keeps libcurl from adding the header. A header of the request comes before it, and is sent.
 _SUPPRESSED_HEADERS: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
 _COMMON_OPTIONS: Final = (
@@ -188,6 +188,7 @@ class Transfer:
         self._forget_response()
 
     def _forget_response(self) -> None:
+        """Forget all that the last attempt has left."""
         self._lines.clear()
         self._parts.clear()
         self._opened_sockets.clear()
@@ -299,7 +300,7 @@ class Transfer:
         return None
 
     def acknowledge_head(self) -> None:
-        """Acknowledge what has come of the response."""
+        """Acknowledge the head if it has come; see `_acknowledge`."""
         if self._lines and self._connection is not None:
             _acknowledge(self._connection.descriptor)
 
@@ -308,7 +309,7 @@ class Transfer:
 class KeptConnection:
     """A connection of libcurl, which may be used again.
 
-    That is possible until `usable_until`, by the client's clock, if `poller` then finds neither bytes nor an end.
+    It may until `usable_until`, by the client's clock, if `poller` then finds that no bytes have come, nor an end.
     """
 
     descriptor: int
@@ -408,7 +409,7 @@ class Connections:
         return may_use
 
     def keep(self, connection: KeptConnection, head: Head) -> None:
-        """Set how long a connection may be used again, behind a complete response."""
+        """Set how long a connection may be used again, now that a response is complete."""
         if not head.is_http_1:  # HTTP/2 servers send frames between responses, which `reuse` would not expect
             self.by_port = {port: one for port, one in self.by_port.items() if one is not connection}
             return
@@ -468,7 +469,7 @@ class Connections:
         if not events & pycurl.POLL_INOUT:
             self._unused_sockets.add(descriptor)
             return
-        # A new socket may have the number of a closed one.
+        # The descriptor may be that of a new socket: a closed socket's number is used again.
         is_same = descriptor not in self._unused_sockets or descriptor == self._reused_socket
         self._unused_sockets.discard(descriptor)
         self._reused_socket = -1

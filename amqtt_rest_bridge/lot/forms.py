@@ -35,7 +35,7 @@ _MEDIA_TYPE = re.compile(rf"{_TOKEN.pattern}/{_TOKEN.pattern}([ \t]*;[^\x00-\x1f
 _NOT_IN_URL = re.compile(r"[^\x21-\x7e]|[<>\"\\]")
 _SEGMENT_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-# RFC 9110 section 7.6.1 and the framing of RFC 9112 section 6: the connection's own headers.
+# Headers that the connection sets itself (RFC 9110 section 7.6.1, and the framing of RFC 9112 section 6).
 OWN_HEADERS = ("connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 
 

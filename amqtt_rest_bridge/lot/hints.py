@@ -8,7 +8,7 @@
 | a body that is almost JSON | `explain_broken_json` | `texts` |
 | what looks like a placeholder | `explain_suspect` | `texts`, `condition_reader` |
 
-They return what is wrong, and the hint: what to write instead. None is returned for what may be meant as it is written.
+They return what is wrong, and the hint: what to write instead. They return None for a text that may be correct.
 """
 
 import json
@@ -111,12 +111,12 @@ _PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
 
 
 def hint_for_extra_text(pieces: tuple[Piece, ...], hint: str) -> str:
-    """Return the hint for text where none belongs, by its first character: it often begins a comment with #."""
+    """Return the hint for text where no text belongs, by its first character, which often is the # of a comment."""
     return _FIRST_CHARACTERS.get(pieces[0].text[0], hint) if not pieces[0].is_string else hint
 
 
 def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | None]:
-    """Return message and hint for a text that is not a statement, by what it is and what precedes it."""
+    """Return message and hint for a text that is not a statement, by its beginning and the statement before it."""
     if text.endswith("+"):
         hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
         return f"nothing follows the + in {on_one_line(text, 40)}", hint
@@ -369,8 +369,8 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     if suspect.written != f"{{{suspect.name}}}":
         return message, question(f"{{{source}.json.{name}}}")
     if not suspect.whole and (place is Place.JSON or (place in _BODIES and name != suspect.name)):
-        # In a JSON body, or in GraphQL with its spaces, words in braces may be meant as text. They hardly are where
-        # they fill a whole JSON string, or in any other text.
+        # In a JSON body, or in GraphQL with its spaces, words in braces may be meant as text. In any other text they
+        # are probably not, and neither if they are a whole string of JSON.
         return None
     if mode is not Mode.SERVER:
         return message, f"{{value.json.{name}}} is a field of the payload"
@@ -383,7 +383,7 @@ def with_dots(name: str) -> str:
 
 
 def _closest_placeholder(name: str, mode: Mode) -> str | None:
-    """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
+    """Return the placeholder that a misspelt name may mean: one that is like its first part, or its first two."""
     known = dict.fromkeys(own for kind in _kinds(mode) for own in kind.names)
     parts = name.split(".")
     heads = [(found, parts[1:]) for found in (_SYNONYMS[mode].get(parts[0].lower()),) if found]

@@ -4,8 +4,8 @@
 packets end with their connection, and an acknowledgement for an old connection cannot reach a message of a new one.
 Messages go to `intake` or `event_intake`; publications come from `publisher`.
 
-`packets` translates between bytes and packets; this module acts on the packets. Sections are those of MQTT 5.0. Packets
-are gathered for one write until an iteration of the loop adds none.
+`packets` translates between bytes and packets; this module acts on the packets. Sections named here are those of
+MQTT 5.0. Packets to send are gathered for one write, until an iteration of the loop adds none.
 
 Memory is bounded: for messages by `pause` and Receive Maximum, for publications by `can_publish`, which is False while
 too many are unacknowledged or the socket's buffer is full.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for 1.5 times as long
-_SLOWEST: Final = 1024  # bytes a second of a large packet
+_SLOWEST: Final = 1024  # bytes a second: a large packet that comes slower does not count as a sign of life
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
 _MOST_PUBLISHED: Final = 1024  # unacknowledged publications, even if the broker takes more
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
@@ -96,10 +96,12 @@ class Liveness:
         return self._decoder.is_within and self.bytes_received - before >= _SLOWEST * seconds
 
     def check(self, seconds: float, *, can_read: bool) -> bool | None:
-        """Look whether packets have gone both ways in the last `seconds`.
+        """Check whether packets have gone both ways in the last `seconds`, and return what to do.
 
-        Returns True to send PINGREQ, since one direction was silent; False to do nothing; None if the last PINGREQ has
-        no answer, so that the connection has failed. Unless `can_read`, no answer is awaited.
+        - False: nothing.
+        - True: send PINGREQ, since one direction was silent.
+        - None: end the connection, since the last PINGREQ has no answer. This needs `can_read`: without it, answers are
+          not read.
         """
         is_alive = self.has_received or self.is_large_packet_coming(self._bytes_at_check, seconds)
         if is_alive or not can_read:
@@ -152,7 +154,8 @@ class MqttConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._last_id = 0
         self._most_published = _MOST_PUBLISHED
-        self._published: dict[int, tuple[int, Published]] = {}  # by packet id, with the kind of the next answer
+        # Publications that are not acknowledged, by packet id, with the kind of the next answer.
+        self._in_flight: dict[int, tuple[int, Published]] = {}
         self._awaited_answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
         self._unacknowledged: dict[int, int] = {}  # QoS of the messages that came, by packet id; 0 once PUBREC was sent
         self._liveness = Liveness(self._decoder)
@@ -172,9 +175,10 @@ class MqttConnection(asyncio.Protocol):
     def can_publish(self) -> bool:
         """Return whether one more publication is allowed.
 
-        It is not while the socket's buffer is full, or Receive Maximum or 1,024 publications are unacknowledged.
+        None is allowed while the socket's buffer is full, or while as many publications are unacknowledged as the
+        broker's Receive Maximum, or 1,024.
         """
-        return not self._is_full and len(self._published) < self._most_published
+        return not self._is_full and len(self._in_flight) < self._most_published
 
     async def open(self) -> None:
         """Connect, and wait for CONNACK.
@@ -226,7 +230,7 @@ class MqttConnection(asyncio.Protocol):
         Raises:
             BrokerError: It refuses a filter, or with MQTT 5 grants less than QoS 1 to one that needs it.
         """
-        await _together(self._subscribe(wanted) for wanted in subscriptions)
+        await _run_together(self._subscribe(wanted) for wanted in subscriptions)
 
     async def unsubscribe(self, subscriptions: Iterable[Subscription]) -> None:
         """Unsubscribe, and wait for the broker's answers. Up to 64 packets are sent together."""
@@ -236,7 +240,7 @@ class MqttConnection(asyncio.Protocol):
             packet = packets.unsubscribe(packet_id, unwanted.topic_filter, self._properties_of(unwanted))
             await self._ask(packet_id, standard.UNSUBACK, packet)
 
-        await _together(unsubscribe(unwanted) for unwanted in subscriptions)
+        await _run_together(unsubscribe(unwanted) for unwanted in subscriptions)
 
     def publish(
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
@@ -260,14 +264,14 @@ class MqttConnection(asyncio.Protocol):
             raise BrokerError(str(error)) from error
         if len(packet) > (most := self.granted.maximum_packet_size):
             raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {most} at most")
-        self._published[packet_id] = standard.PUBREC if qos == 2 else standard.PUBACK, published
+        self._in_flight[packet_id] = standard.PUBREC if qos == 2 else standard.PUBACK, published
         self._write(packet)
         if not qos:
             self._loop.call_soon(self._flush)
             self._loop.call_soon(self._on_published, standard.PUBACK, packet_id, 0)
 
     def acknowledge(self, packet_id: int) -> None:
-        """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
+        """Send PUBACK, or PUBREC for QoS 2. If the connection has ended, do nothing: the message comes again."""
         qos = self._unacknowledged.get(packet_id)
         if qos == 1:
             del self._unacknowledged[packet_id]
@@ -304,7 +308,7 @@ class MqttConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self, why: str = "closed") -> None:
-        """Close the socket; the broker publishes the will."""
+        """Close the socket at once, so that the broker publishes the will."""
         if self._transport is not None:
             self._transport.abort()
         self._end(why)
@@ -321,8 +325,8 @@ class MqttConnection(asyncio.Protocol):
         """Decode the bytes, and act on their packets."""
         self._liveness.bytes_received += len(data)
         if _QUICK_ACK is not None and self._socket is not None and not self._unsent:
-            # Brokers leave Nagle's algorithm on: their next PUBACK waits for this acknowledgement, for up to 40 ms.
-            # Packets that are about to be sent carry it with them.
+            # Brokers leave Nagle's algorithm on: their next PUBACK waits until the system acknowledges these bytes. It
+            # would do so 40 ms later. Packets that are about to be sent carry the acknowledgement with them.
             self._socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         if self._is_leaving:
             return
@@ -380,6 +384,7 @@ class MqttConnection(asyncio.Protocol):
     # Subscribing: one packet for each topic filter, since identifier and user properties belong to a packet.
 
     async def _subscribe(self, wanted: Subscription) -> None:
+        """Subscribe one topic filter, and check the QoS that the broker grants."""
         options, properties = wanted.qos, self._properties_of(wanted)
         if properties is not None:
             options |= 0 if wanted.retained else 2 << 4  # section 3.8.3.1
@@ -397,7 +402,7 @@ class MqttConnection(asyncio.Protocol):
             )
 
     def _properties_of(self, subscription: Subscription) -> dict[Property, Any] | None:
-        """Return the user properties of a subscription as those of a packet; None with MQTT 3.1.1."""
+        """Return the properties of a packet with the user properties of a subscription; None with MQTT 3.1.1."""
         if not self._is_5:
             return None
         return {Property.USER_PROPERTY: subscription.user} if subscription.user else {}
@@ -405,13 +410,13 @@ class MqttConnection(asyncio.Protocol):
     # Sending.
 
     def _write(self, packet: bytes) -> None:
-        """Send a packet, in one write with those of the next iterations of the loop: each write wakes the broker."""
+        """Send a packet, together with those of the next iterations of the loop, since each write wakes the broker."""
         if not self._unsent:
             self._loop.call_soon(self._gather, 0)
         self._unsent.append(packet)
 
     def _gather(self, before: int) -> None:
-        """Write the packets that wait, once an iteration has added none; `before` is how many waited before it."""
+        """Write the packets that wait, unless the last iteration has added one. `before` is how many waited before."""
         count = len(self._unsent)
         if before < count < _MOST_GATHERED:
             self._loop.call_soon(self._gather, count)
@@ -419,15 +424,17 @@ class MqttConnection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
+        """Write the packets that wait."""
         if self._unsent and self._transport is not None and not self._ended.done():
             self._liveness.has_sent = True
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
     def _free_id(self) -> int:
+        """Return a packet identifier that is not in use."""
         while True:
             self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self._published and self._last_id not in self._awaited_answers:
+            if self._last_id not in self._in_flight and self._last_id not in self._awaited_answers:
                 return self._last_id
 
     async def _ask(self, packet_id: int, kind: int, packet: bytes) -> bytes:
@@ -442,15 +449,14 @@ class MqttConnection(asyncio.Protocol):
             await asyncio.wait([answer], timeout=CONNECT_SECONDS)
             if answer.done():
                 return answer.result()
-            if not self._liveness.is_large_packet_coming(
-                before, CONNECT_SECONDS
-            ):  # behind one, the answer may still come
-                # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
+            # If a large packet is coming, the answer may come after it.
+            if not self._liveness.is_large_packet_coming(before, CONNECT_SECONDS):
+                # The identifier stays in use, as a late answer must not be taken for another one (section 2.2.1).
                 asked = standard.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
 
     def _check_liveness(self) -> None:
-        """Send PINGREQ if half the keep-alive was silent, and end the connection if the last one has no answer."""
+        """Send PINGREQ if half of the keep-alive was silent; end the connection if the last PINGREQ has no answer."""
         seconds = self.granted.keep_alive / 2
         must_ping = self._liveness.check(seconds, can_read=not self._paused)
         if must_ping is None:
@@ -490,12 +496,13 @@ class MqttConnection(asyncio.Protocol):
                 self._process_soon()
 
     def _process_soon(self) -> None:
+        """Act on further packets in the next iteration of the loop."""
         if not self._processing_is_due:
             self._processing_is_due = True
             self._loop.call_soon(self._process_packets)
 
     def _set_reading(self, wanted: bool) -> None:
-        """Start or stop reading from the socket, if that is not so already."""
+        """Start or stop reading from the socket."""
         if self._transport is None or self._ended.done():
             return
         if wanted:
@@ -504,6 +511,7 @@ class MqttConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _on_publish(self, packet: Publish) -> None:
+        """Pass a message on. Refuse one that breaks the protocol, which ends the connection."""
         packet_id = packet.packet_id
         if not self._connected.done():
             raise protocol_error("PUBLISH before CONNACK")
@@ -511,17 +519,18 @@ class MqttConnection(asyncio.Protocol):
             if self._is_5:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
                 if packet_id in self._unacknowledged:
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
-                # Allowed in a kept session: Mosquitto 2.0 sends again all that was under way, even if Receive Maximum
-                # is smaller now. If that ended the connection, the next one would begin and end in the same way.
+                # A kept session may exceed it: Mosquitto 2.0 sends all again that was under way, even if the maximum is
+                # smaller now. If that ended the connection, each next connection would end in the same way.
                 if len(self._unacknowledged) >= self._session.receive_maximum and not self.granted.session_present:
                     raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")  # section 3.3.4
             self._unacknowledged[packet_id] = packet.qos
         try:
             self._on_message(self, packet)
-        except Exception:  # no message keeps the next one from being taken
+        except Exception:  # the next message is taken all the same
             log.exception("a message on %s was not looked at", loggable(packet.topic))
 
     def _on_other(self, packet: packets.Packet) -> None:
+        """Act on a packet that is neither PUBLISH nor PUBACK, the two most frequent kinds."""
         if isinstance(packet, packets.Connack) == self._connected.done():
             raise protocol_error("CONNACK twice" if self._connected.done() else "another packet before CONNACK")
         match packet:
@@ -544,8 +553,8 @@ class MqttConnection(asyncio.Protocol):
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
 
     def _on_published(self, kind: int, packet_id: int, code: int) -> None:
-        """Act on PUBACK, or on PUBREC and PUBCOMP of QoS 2 (section 4.3.3)."""
-        awaited, published = self._published.get(packet_id, (standard.PUBACK, None))
+        """Act on the answer to a publication: PUBACK, or with QoS 2 PUBREC and then PUBCOMP (section 4.3.3)."""
+        awaited, published = self._in_flight.get(packet_id, (standard.PUBACK, None))
         if kind != awaited:
             raise protocol_error(
                 f"{standard.NAMES[kind]} without a publication of QoS {1 if kind == standard.PUBACK else 2}"
@@ -553,13 +562,14 @@ class MqttConnection(asyncio.Protocol):
         if published is None or self._ended.done():
             return
         if kind == standard.PUBREC and code < standard.FAILURE:
-            self._published[packet_id] = standard.PUBCOMP, published
+            self._in_flight[packet_id] = standard.PUBCOMP, published
             self._write(packets.acknowledgement(standard.PUBREL, packet_id))
             return
-        del self._published[packet_id]
+        del self._in_flight[packet_id]
         published(REASONS[code] if code >= standard.FAILURE else None)
 
     def _on_connack(self, packet: packets.Connack) -> None:
+        """End the connection if the broker refuses the client, else set what it has granted."""
         shown, code = self._address.shown, packet.code
         if code:
             known = REASONS if self._is_5 else standard.REFUSALS_3_1_1
@@ -586,11 +596,13 @@ class MqttConnection(asyncio.Protocol):
         self._connected.set_result(None)
 
     def _close(self, why: str) -> None:
+        """End the connection, and close the socket once all bytes are sent."""
         self._end(why)
         if self._transport is not None:
             self._transport.close()
 
     def _end(self, why: str) -> None:
+        """Note the end of the connection, and wake all that wait for an answer. Further calls do nothing."""
         if self._ended.done():
             return
         self._ended.set_result(why)
@@ -600,8 +612,8 @@ class MqttConnection(asyncio.Protocol):
         if not self._connected.done():
             says = f"the broker {self._address.shown} closed the connection without an answer to CONNECT ({why})"
             self._connected.set_exception(NoAnswerError(says))
-            self._connected.exception()  # nothing may be waiting for it any more
-        self._published.clear()
+            self._connected.exception()  # so that asyncio does not warn if nothing awaits it
+        self._in_flight.clear()
         for _, answer in self._awaited_answers.values():
             if not answer.done():
                 answer.set_exception(lost)
@@ -609,8 +621,8 @@ class MqttConnection(asyncio.Protocol):
         self._awaited_answers.clear()
 
 
-async def _together(asked: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run these, 64 at the same time, so that 1,000 subscriptions take 16 round trips. Raise the first error."""
+async def _run_together(asked: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines, 64 at the same time: 1,000 subscriptions take 16 round trips. Raise the first error."""
     rest = iter(asked)
     while part := list(itertools.islice(rest, _MOST_TOGETHER)):
         for answer in await asyncio.gather(*part, return_exceptions=True):

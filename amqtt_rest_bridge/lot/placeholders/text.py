@@ -120,7 +120,10 @@ def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
 
 
 def escape_in_json(placeholder: Placeholder, value: JsonValue) -> str:
-    """Write JSON outside a string literal (`{payload}` as it is), escaped text inside one (RFC 8259 section 7)."""
+    """Return a value as JSON, or inside a string literal as escaped text (RFC 8259 section 7).
+
+    `{payload}` and the like are not escaped outside a string: they are JSON already.
+    """
     if placeholder.quoted:
         return json_string(as_text(placeholder, value))[1:-1]
     text = as_text(placeholder, value)
@@ -150,12 +153,12 @@ ESCAPES: Mapping[Place, Callable[[Placeholder, JsonValue], str]] = MappingProxyT
 
 
 def default_of(placeholder: Placeholder) -> JsonValue:
-    """Return the default of a placeholder, None without one. Like a number it is inserted as it is in JSON."""
+    """Return the default of a placeholder, None if it has none. In JSON it is inserted as it is, like a number."""
     return None if placeholder.default is None else JsonNumber(placeholder.default)
 
 
 class Values(Struct, eq=False):
-    """Base of all kinds: a payload with a time, Unix seconds. For one thread: it caches what it parsed."""
+    """Base of all kinds of values: a payload and its time, in Unix seconds. It keeps what it has parsed."""
 
     payload: bytes
     timestamp: float
@@ -163,7 +166,7 @@ class Values(Struct, eq=False):
     """The payload as text, None until it is needed."""
     json: tuple[JsonValue] | None = None
     """The payload as JSON, in a tuple, since its value may be None."""
-    _noun: ClassVar[str] = "payload"
+    _noun: ClassVar[str] = "payload"  # for messages
 
     def get(self, placeholder: Placeholder) -> JsonValue:
         """Return the value of a placeholder.
@@ -184,7 +187,7 @@ class Values(Struct, eq=False):
         return self._get_own(placeholder)
 
     def get_or_default(self, placeholder: Placeholder) -> JsonValue:
-        """Return the value of a placeholder, its default where the value is missing or null.
+        """Return the value of a placeholder, or its default if the value is missing or null.
 
         Raises:
             CallError: `placeholder_unresolved`, it has neither.
@@ -202,6 +205,7 @@ class Values(Struct, eq=False):
         return self.payload
 
     def _get_own(self, placeholder: Placeholder) -> JsonValue:
+        """Return the value of a placeholder that only this kind of values has."""
         raise NotImplementedError
 
     def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
@@ -318,7 +322,7 @@ class ResultValues(MessageValues, kw_only=True):
 
 
 class ResponseBody(Values):
-    """The body of a response. Its errors differ: when a value is missing, the request has been sent already."""
+    """The body of a response. Its errors differ, since the request has been sent when a value is missing."""
 
     _noun: ClassVar[str] = "response"
 
@@ -361,7 +365,7 @@ class RequestValues(Values, kw_only=True):
 
 
 class LoneBackslashError(BridgeError):
-    r"""In a JSON string a value follows a single backslash, which would escape the value's own first escape.
+    r"""In a string of JSON a placeholder follows a single backslash, which would join with the value's first escape.
 
     `"C:\{payload}"`, filled with a quote, would be `"C:\\""`: a backslash, and the end of the string.
     """
@@ -369,9 +373,10 @@ class LoneBackslashError(BridgeError):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Text of GET ENV, GET SECRET, `{env.X}` or `{secret.X}`; placeholders in it stay text.
+    """Text that GET ENV, GET SECRET, `{env.X}` or `{secret.X}` has read. Placeholders in it are not filled.
 
-    With `needs_escape` it is escaped for its place, like the value of a placeholder. `label` is shown in its place.
+    With `needs_escape` it is escaped for its place, like the value of a placeholder. Messages show `label` instead of
+    the text.
     """
 
     text: str = field(repr=False)
@@ -425,7 +430,7 @@ class PlaceholderText:
         text = "".join([piece if isinstance(piece, str) else escape(piece, get(piece)) for piece in self.pieces])
         if self.is_constant:
             return text
-        # A filled segment . or .. would climb out of the path (RFC 3986 section 5.2.4). The dot may be encoded.
+        # A value that makes a segment . or .. would change the path (RFC 3986 section 5.2.4). The dot may be encoded.
         if self.place is Place.ENDPOINT and ("." in text or "%2" in text):
             literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
             if dot_segments(text) > dot_segments(literal):
@@ -435,7 +440,7 @@ class PlaceholderText:
             first, why = self.pieces[0], topics.check_topic_name(text)
             if why is not None and any({"+", "#"} & {*piece} for piece in self.pieces if isinstance(piece, str)):
                 why = topics.check_topic_filter(text)  # no value has wildcards: these are the route's own
-            # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
+            # A value must not make a topic of the broker itself, which begins with $ (MQTT 3.1.1 section 4.7.2).
             if why is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
                 why = "begins with $"
             if why is not None:
@@ -463,7 +468,7 @@ class PlaceholderText:
 
 
 def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> PlaceholderText:
-    """Find the placeholders of a text; braces around anything else are text.
+    """Return a text with its placeholders. Braces around anything else are text.
 
     `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
 
@@ -516,7 +521,7 @@ def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | 
 
 
 class _JsonStrings:
-    """The state of the literal text of a JSON body: whether a value would be inside a string."""
+    """Follows the literal text of a JSON body, to know whether a value would be inside a string."""
 
     __slots__ = ("_backslash", "_inside")
 
@@ -525,13 +530,13 @@ class _JsonStrings:
         self._backslash = ""
 
     def pass_over(self, literal: str) -> None:
-        """Count the quotes in a piece of text; an escape may begin in one piece and end in the next."""
+        """Go on behind a piece of text. An escape may begin in one piece and end in the next."""
         tokens = _JSON_TOKEN.findall(self._backslash + literal)
         self._inside ^= tokens.count('"') % 2 == 1
         self._backslash = "\\" if tokens[-1:] == ["\\"] else ""
 
     def enter_value(self, written: str) -> bool:
-        """Return whether a value here is inside a string."""
+        """Return whether a value here is inside a string; raises `LoneBackslashError`."""
         if self._inside and self._backslash:
             raise LoneBackslashError(
                 f"has a single \\ before {written}: a value that begins with a quote would end its string"
@@ -555,8 +560,8 @@ def _is_raw(piece: str | Placeholder) -> TypeGuard[Placeholder]:
 def dot_segments(path: str) -> int:
     """Count the segments of a path that are `.` or `..`; a query after it does not matter.
 
-    A percent-encoded dot is a dot (RFC 3986 section 6.2.2.2). What follows a semicolon does not count: servers that
-    know parameters of segments, as those of Java do, cut them off before they resolve `..;x`.
+    A percent-encoded dot is a dot (RFC 3986 section 6.2.2.2). Text after a semicolon is left out, so `..;x` counts:
+    servers of Java take `;x` for a parameter of the segment, and cut it off.
     """
     decoded = path.partition("?")[0].lower().replace("%2e", ".").replace("%3b", ";")
     return sum(segment.partition(";")[0] in (".", "..") for segment in decoded.split("/"))
