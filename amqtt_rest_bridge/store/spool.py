@@ -60,11 +60,11 @@ class SpoolFullError(OSError):
 
 
 class Spool:
-    """The open file. A method blocks for one small disk operation at most, `left_over` and `close` until all is done.
+    """The open file. `left_over` and `close` block until all is done, other methods for one small disk operation.
 
     Args:
-        path: Of the file; SQLite's other files lie beside it.
-        large_log: Bytes; a larger write-ahead log is restarted at a checkpoint.
+        path: The file; SQLite's other files are beside it.
+        large_log: A write-ahead log of more bytes is restarted at a checkpoint.
 
     Raises:
         ConfigurationError: The file is damaged, cannot be written, is used by another broker, or comes from a newer
@@ -77,13 +77,13 @@ class Spool:
         self._large: dict[str, int] = {}  # bytes of large payloads, by key
         self._forgotten: dict[str, None] = {}  # keys of rows that `flush` removes
         self._permitted: dict[str, None] = {}  # keys of rows in which `flush` notes that the ACL allows them
-        self._has_failed = False  # the last `flush`
+        self._has_failed = False  # whether the last `flush` has
         self._lacks_room = False  # for permissions: they are tried again after a removal or a checkpoint
         self.trouble: str | None = None
         """Why the last write failed; None if it did not, or if `finish_checkpoint` found that writing works again."""
         self.refusing: str | None = None
         """Why messages are refused: from the first refusal to the first message that is kept again."""
-        self._is_checkpointed = True  # the last checkpoint has moved all commits
+        self._is_checkpointed = True  # whether the last checkpoint has moved all commits
         self._keys = CallKeys()
         self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
         with contextlib.ExitStack() as opened:
@@ -100,128 +100,10 @@ class Spool:
                 raise ConfigurationError(f"cannot use the spool {path}: {error}; {_hint(error)}") from error
             opened.pop_all()
 
-    def keep(
-        self,
-        route: str,
-        event: str,
-        message: Message,
-        hops: int,
-        client: tuple[str, str | None] | None,
-        batch: BatchNumbers | None = None,
-    ) -> str:
-        """Write a call to disk and return its key.
-
-        `client` is the publisher's client id and user name if the ACL is still to be asked, None without an ACL.
-        `batch` says which calls become one request, for an event with BATCH_SIZE.
-
-        Raises:
-            SpoolFullError: The disk did not take it.
-        """
-        key = self._keys.next(batch, message.timestamp)
-        client_id, username = client or (None, None)
-        row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
-        size = size_on_disk(message.payload, message.topic)
-        try:
-            self._disk.cover_message(size)
-            try:
-                self._cursor.execute(INSERT, row)
-            except sqlite3.Error as error:
-                if not is_lack_of_room(error) or not self._disk.make_room(size):
-                    raise
-                self._cursor.execute(INSERT, row)
-        except (sqlite3.Error, OSError) as error:
-            self.trouble = str(error)
-            self.refusing = self.refusing or self.trouble
-            raise SpoolFullError(str(error)) from error
-        if self.refusing is not None and not self._disk.tight:
-            log.warning("the spool %s keeps messages again", self._path)  # a tight spool soon refuses the next one
-        self.trouble = self.refusing = None
-        self._note_row(key, self._cursor.lastrowid or 0, message)
-        return key
-
-    def permit(self, key: str) -> None:
-        """Note, with the next `flush`, that the ACL allows a call; after a kill before that it is asked again."""
-        self._permitted[key] = None
-
-    def forget(self, key: str) -> None:
-        """Remove a call that has ended, with one of the next calls of `flush`."""
-        self._forgotten[key] = None
-        self._permitted.pop(key, None)
-
-    def flush(self) -> None:
-        """Write what was permitted and forgotten in one commit, or in several small ones on a full disk.
-
-        It writes as much as does not block the loop for too long, but at least one call; the next `flush` goes on.
-        """
-        if not self._forgotten and not self._permitted:
-            return
-        try:
-            self._flush_part()
-        except (sqlite3.Error, OSError) as error:
-            if not self._has_failed:  # logged once: it is tried again every 10 ms
-                log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
-            self._has_failed = True
-            self.trouble = str(error)
-            return
-        if self._has_failed:
-            log.warning("the spool %s can be written again", self._path)
-        self._has_failed = False
-        self.trouble = None
-
-    def checkpoint(self) -> None:
-        """Move what was committed from the write-ahead log into the database file; blocks while the disk works.
-
-        Runs on a thread of its own, with a connection of its own, so that the loop's commits never wait for the disk.
-        """
-        self._is_checkpointed = False
-        with (
-            contextlib.suppress(sqlite3.Error),
-            closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection,
-        ):
-            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._is_checkpointed = pages == moved
-
-    def finish_checkpoint(self) -> None:
-        """Restart a large log after a checkpoint, adapt the reserve to the disk, test whether writing works again."""
-        self._lacks_room = False
-        with contextlib.suppress(OSError, sqlite3.Error):
-            if Path(f"{self._path}-wal").stat().st_size > self._large_log:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._disk.finish_checkpoint(checkpointed=self._is_checkpointed)
-            if self.trouble is not None and not self._disk.tight:
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # a write that changes nothing
-                self.trouble = None
-
-    def left_over(self) -> Iterator[Kept | Unreadable]:
-        """Yield each call that an earlier run left on disk, the oldest first. Call it before the first `keep`."""
-        last: int = self._connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
-        for number, kept in rows(self._connection, last):
-            if isinstance(kept, Kept):
-                self._note_row(kept.key, number, kept.message)
-            yield kept
-
-    def read(self, key: str) -> Kept | Unreadable | None:
-        """Return a call that `keep` has written or `left_over` has yielded, None once it is removed."""
-        number = self._ids.get(key)
-        return None if number is None else row(self._connection, number)
-
-    def close(self) -> None:
-        """Write what is left to write and close the file; blocks until all is written, or the disk takes no more."""
-        left = -1
-        while left != (left := len(self._forgotten) + len(self._permitted)):
-            self.flush()
-        self._disk.release()
-        self._connection.close()
-        self._disk.hold_for_next_start()
-        self._lock.close()
-
-    def _note_row(self, key: str, number: int, message: Message) -> None:
-        self._ids[key] = number
-        if len(message.payload) > _LARGE:
-            self._large[key] = len(message.payload)
+    # The file is opened.
 
     def _open(self) -> None:
-        """Open the file; on a full disk release the reserve for that, and salvage a damaged file."""
+        """Open the file. On a full disk release the reserve, salvage a damaged file, and try again."""
         for _ in range(_REPAIRS):
             # Opened where the broker is constructed, used by its loop: one thread at a time.
             self._connection = sqlite3.connect(
@@ -284,6 +166,94 @@ class Spool:
         self._cursor = connection.cursor()
         self._disk = DiskSpace(self._path, self._reserve, connection)
 
+    def left_over(self) -> Iterator[Kept | Unreadable]:
+        """Yield each call that an earlier run left on disk, the oldest first. Call it before the first `keep`."""
+        last: int = self._connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
+        for number, kept in rows(self._connection, last):
+            if isinstance(kept, Kept):
+                self._note_row(kept.key, number, kept.message)
+            yield kept
+
+    # Calls are written, permitted and removed.
+
+    def keep(
+        self,
+        route: str,
+        event: str,
+        message: Message,
+        hops: int,
+        client: tuple[str, str | None] | None,
+        batch: BatchNumbers | None = None,
+    ) -> str:
+        """Write a call to disk and return its key.
+
+        `client` is the publisher's client id and user name if the ACL is still to be asked, None without an ACL.
+        `batch` says which calls become one request, for an event with BATCH_SIZE.
+
+        Raises:
+            SpoolFullError: The disk did not take it.
+        """
+        key = self._keys.next(batch, message.timestamp)
+        client_id, username = client or (None, None)
+        row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
+        size = size_on_disk(message.payload, message.topic)
+        try:
+            self._disk.cover_message(size)
+            try:
+                self._cursor.execute(INSERT, row)
+            except sqlite3.Error as error:
+                if not is_lack_of_room(error) or not self._disk.make_room(size):
+                    raise
+                self._cursor.execute(INSERT, row)
+        except (sqlite3.Error, OSError) as error:
+            self.trouble = str(error)
+            self.refusing = self.refusing or self.trouble
+            raise SpoolFullError(str(error)) from error
+        if self.refusing is not None and not self._disk.tight:
+            log.warning("the spool %s keeps messages again", self._path)  # a tight spool soon refuses the next one
+        self.trouble = self.refusing = None
+        self._note_row(key, self._cursor.lastrowid or 0, message)
+        return key
+
+    def _note_row(self, key: str, number: int, message: Message) -> None:
+        self._ids[key] = number
+        if len(message.payload) > _LARGE:
+            self._large[key] = len(message.payload)
+
+    def read(self, key: str) -> Kept | Unreadable | None:
+        """Return a call that `keep` has written or `left_over` has yielded, None once it is removed."""
+        number = self._ids.get(key)
+        return None if number is None else row(self._connection, number)
+
+    def permit(self, key: str) -> None:
+        """Note, with the next `flush`, that the ACL allows a call; after a kill before that it is asked again."""
+        self._permitted[key] = None
+
+    def forget(self, key: str) -> None:
+        """Remove a call that has ended, with one of the next calls of `flush`."""
+        self._forgotten[key] = None
+        self._permitted.pop(key, None)
+
+    def flush(self) -> None:
+        """Write what was permitted and forgotten in one commit, or in several small ones on a full disk.
+
+        It writes as much as does not block the loop for too long, but at least one call; the next `flush` goes on.
+        """
+        if not self._forgotten and not self._permitted:
+            return
+        try:
+            self._flush_part()
+        except (sqlite3.Error, OSError) as error:
+            if not self._has_failed:  # logged once: it is tried again every 10 ms
+                log.error("the spool %s could not be written: %s", self._path, error)  # noqa: TRY400  # the fact is enough
+            self._has_failed = True
+            self.trouble = str(error)
+            return
+        if self._has_failed:
+            log.warning("the spool %s can be written again", self._path)
+        self._has_failed = False
+        self.trouble = None
+
     def _flush_part(self) -> None:
         """Write as much as one commit may take; on a full disk remove rows first, a few at a time."""
         removed: list[str] = []
@@ -342,6 +312,42 @@ class Spool:
             del self._forgotten[key]
         for key in permitted:
             del self._permitted[key]
+
+    # The log is moved into the file.
+
+    def checkpoint(self) -> None:
+        """Move what was committed from the write-ahead log into the database file; blocks while the disk works.
+
+        Runs on a thread of its own, with a connection of its own, so that the loop's commits never wait for the disk.
+        """
+        self._is_checkpointed = False
+        with (
+            contextlib.suppress(sqlite3.Error),
+            closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as connection,
+        ):
+            _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._is_checkpointed = pages == moved
+
+    def finish_checkpoint(self) -> None:
+        """Restart a large log after a checkpoint, adapt the reserve to the disk, test whether writing works again."""
+        self._lacks_room = False
+        with contextlib.suppress(OSError, sqlite3.Error):
+            if Path(f"{self._path}-wal").stat().st_size > self._large_log:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._disk.finish_checkpoint(checkpointed=self._is_checkpointed)
+            if self.trouble is not None and not self._disk.tight:
+                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # a write that changes nothing
+                self.trouble = None
+
+    def close(self) -> None:
+        """Write what is left to write and close the file; blocks until all is written, or the disk takes no more."""
+        left = -1
+        while left != (left := len(self._forgotten) + len(self._permitted)):
+            self.flush()
+        self._disk.release()
+        self._connection.close()
+        self._disk.hold_for_next_start()
+        self._lock.close()
 
 
 class _DamagedError(sqlite3.DatabaseError):

@@ -100,52 +100,17 @@ class Ranking:
         finds_all = not text and (sort is Sort.TITLE or since is not None)
         if limit < 1 or not (query_words or finds_all):
             return Page(ignored=meaning.ignored)
-        found = self._found(self._query(text, query_words, filters, since), query_words)
+        found = self._find(self._query(text, query_words, filters, since), query_words)
         order = Sort.NEWEST if finds_all and sort is Sort.RELEVANCE else sort
         start = place or Place(offset)
         # The templates that `place` names may be anywhere in the order now, so all are ordered.
         count = len(found) if start.keys else max(start.shown + limit + 1, _REORDERED)
-        ordered = self._ordered(found, query_words, order, count)
+        ordered = self._order(found, query_words, order, count)
         ends = {each.template.key: number for number, each in enumerate(ordered, 1)}
         first = next((ends[key] for key in reversed(start.keys) if key in ends), start.shown)
         hits = self._hits(ordered[first : first + limit], query_words)
         next_place = start.after([hit.template for hit in hits]) if len(ordered) > first + limit else None
         return Page(hits, len(found), meaning.corrected, meaning.ignored, next_place)
-
-    def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
-        """Return the keys of templates whose title has a word that begins with the last word of the text.
-
-        They are at most `limit`, those with the titles most like the text first. If no title has such a word, the
-        result is that of `search`. Beside the keys are the words of the text that were corrected.
-        """
-        *before, last = words(text) or [""]
-        completed = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_COMPLETED_WORDS)]
-        if not last or not completed:
-            page = self.search(text, limit)
-            return tuple(each.template for each in page.found), page.corrected
-        meaning = self._meaning(" ".join(before))
-        others = [(Occur.Should, self._clause(each)) for each in meaning.query_words]
-        query = Query.boolean_query([(Occur.Must, unscored(any_of("title", completed))), *others])
-        found = self._searcher.search(query, self._searcher.num_docs).hits
-        best = [each.template for each in self._ordered(found, (), Sort.RELEVANCE, _REORDERED)]
-        best.sort(key=lambda each: -title_likeness(" ".join([*before, last]), each.title))
-        return tuple(each.key for each in best[:limit]), meaning.corrected
-
-    def near(self, text: str, limit: int) -> tuple[str, ...]:
-        """Return the keys of at most `limit` templates whose titles are like a text."""
-        return likest(text, {each.key: each.title for each in self._templates.values()}, limit)
-
-    def facets(
-        self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
-    ) -> dict[str, int]:
-        """Return how many of the templates that `search` finds have each facet. Without a text all templates count."""
-        query_words = self._meaning(text, exact=exact).query_words
-        query = self._query(text, query_words, filters, since)
-        found = self._found(query, query_words)
-        result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
-        if len(found) < result.count:  # some were left out for their score
-            query = any_of("row", self._rows(found))
-        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
@@ -163,7 +128,7 @@ class Ranking:
             options.append(terms[0] if len(terms) == 1 else joined(terms, Occur.Must))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
-    def _found(self, query: Query, query_words: Sequence[QueryWord]) -> list[_ScoredAddress]:
+    def _find(self, query: Query, query_words: Sequence[QueryWord]) -> list[_ScoredAddress]:
         """Return what a query finds, best first, without the templates that have only words that hardly count."""
         found: list[_ScoredAddress] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
         if not found or not query_words:
@@ -179,7 +144,7 @@ class Ranking:
         below = found[end:]
         return found[:end] + [one for one, row in zip(below, self._rows(below), strict=True) if row in rows]
 
-    def _ordered(
+    def _order(
         self, found: Sequence[_ScoredAddress], query_words: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
         """Return the first `count` templates in an order. For relevance the best ones are reordered by their titles."""
@@ -194,12 +159,14 @@ class Ranking:
         if order is not Sort.RELEVANCE or not query_words:
             return ordered[:count]
         query = " ".join(text for each in query_words for text in each.options[0].words)
-        asked = frozenset(term for each in query_words for term in each.options[0].terms)
+        query_terms = frozenset(term for each in query_words for term in each.options[0].terms)
         best = []
         for each in ordered[:_REORDERED]:
             idfs = {term: self.vocabulary.idf(term) for term in each.template.title_terms}
-            # How much of the title the query has, from 0 to 1; each word counts by its idf.
-            covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
+            # The part of the title that the query has, from 0 to 1; each word counts by its idf.
+            covered = (
+                sum(idf for term, idf in idfs.items() if term in query_terms) / sum(idfs.values()) if idfs else 0.0
+            )
             bonus = 1 + _TITLE_BONUS * title_likeness(query, each.template.title)
             bonus *= 1 + _TITLE_COVERED_BONUS * covered
             best.append(each._replace(score=each.score * bonus))
@@ -244,6 +211,41 @@ class Ranking:
         """Return the rows of templates, in one read of the index."""
         rows = self._searcher.fast_field_values("row", [address for _, address in found])
         return [int(row or 0) for row in rows]
+
+    def suggest(self, text: str, limit: int) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+        """Return the keys of templates whose title has a word that begins with the last word of the text.
+
+        They are at most `limit`, those with the titles most like the text first. If no title has such a word, the
+        result is that of `search`. Beside the keys are the words of the text that were corrected.
+        """
+        *before, last = words(text) or [""]
+        completed = [word for word, _ in self._searcher.terms_with_prefix("title", last, limit=_COMPLETED_WORDS)]
+        if not last or not completed:
+            page = self.search(text, limit)
+            return tuple(each.template for each in page.found), page.corrected
+        meaning = self._meaning(" ".join(before))
+        others = [(Occur.Should, self._clause(each)) for each in meaning.query_words]
+        query = Query.boolean_query([(Occur.Must, unscored(any_of("title", completed))), *others])
+        found = self._searcher.search(query, self._searcher.num_docs).hits
+        best = [each.template for each in self._order(found, (), Sort.RELEVANCE, _REORDERED)]
+        best.sort(key=lambda each: -title_likeness(" ".join([*before, last]), each.title))
+        return tuple(each.key for each in best[:limit]), meaning.corrected
+
+    def near(self, text: str, limit: int) -> tuple[str, ...]:
+        """Return the keys of at most `limit` templates whose titles are like a text."""
+        return likest(text, {each.key: each.title for each in self._templates.values()}, limit)
+
+    def facets(
+        self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
+    ) -> dict[str, int]:
+        """Return how many of the templates that `search` finds have each facet. Without a text all templates count."""
+        query_words = self._meaning(text, exact=exact).query_words
+        query = self._query(text, query_words, filters, since)
+        found = self._find(query, query_words)
+        result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
+        if len(found) < result.count:  # some were left out for their score
+            query = any_of("row", self._rows(found))
+        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
 
 class SearchIndex:

@@ -1,6 +1,7 @@
 """Answers to requests of the language server protocol about an open text, which `server` passes here. Pure.
 
-There are completion, hover, outline, the other end of a topic, events to try, the canonical layout, and quick fixes.
+There are completion, hover, outline, events to try, the canonical layout, quick fixes, and the way from a publication
+to its subscriptions and back.
 """
 
 import json
@@ -72,7 +73,7 @@ def completion(file: RouteText, params: types.CompletionParams) -> list[types.Co
 def _suggestions(part: Part, offset: int) -> tuple[str, list[types.CompletionItem]]:
     """Return the word that has been begun at an offset of a part, and what may be written in its place."""
     before = part.text[max(0, offset - _BEFORE) : offset]
-    if found := _TYPED_PLACEHOLDER.search(before):  # those that the value of the last setting may hold
+    if found := _TYPED_PLACEHOLDER.search(before):  # suggest what may be in the value of the last setting
         settings = _SETTING.findall(before)
         parameter = _parameter_named(part, offset, settings[-1]) if settings else None
         modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
@@ -228,8 +229,8 @@ def fixes(file: RouteText, params: types.CodeActionParams) -> list[types.CodeAct
 
 
 @dataclass(frozen=True, slots=True)
-class TopicEnd:
-    """A topic in a file: a filter that is subscribed to, or the pattern (`topic_pattern`) of what is published to."""
+class TopicUse:
+    """A topic in a file: a filter that an event subscribes to, or the pattern (`topic_pattern`) of published topics."""
 
     path: str
     range: types.Range
@@ -237,20 +238,20 @@ class TopicEnd:
     is_published: bool
 
 
-def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
-    """Return where what is published to the topic at an offset is subscribed to, or the other way round."""
+def opposite_uses(project: Project, path: str, offset: int) -> list[TopicUse]:
+    """Return the subscriptions to the topic that is published at an offset, or the publications to a subscribed one."""
     file = project.files[path]
     place = range_of(file, offset, offset).start
-    here = next((end for end in _topics(path, file) if end.range.start <= place <= end.range.end), None)
+    here = next((use for use in _topics(path, file) if use.range.start <= place <= use.range.end), None)
     if here is None:
         return []
-    others = [end for name, one in project.files.items() for end in _topics(name, one)]
+    others = [use for name, one in project.files.items() for use in _topics(name, one)]
     if here.is_published:
-        return [end for end in others if not end.is_published and end.topic and may_match(end.topic, here.topic)]
-    return [end for end in others if end.is_published and here.topic and may_match(here.topic, end.topic)]
+        return [use for use in others if not use.is_published and use.topic and may_match(use.topic, here.topic)]
+    return [use for use in others if use.is_published and here.topic and may_match(here.topic, use.topic)]
 
 
-def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
+def _topics(path: str, file: RouteText) -> Iterator[TopicUse]:
     """Yield the topics of a file."""
     for part in file.parts:
         for _, block in part.blocks() if "_TOPIC" in part.text.upper() else ():
@@ -265,10 +266,10 @@ def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
                 if name in _PUBLISHED:
                     mode = Mode.CLIENT if source else Mode.SERVER
                     pattern = topic_pattern(parse(topic, Place.TEXT, mode), source)
-                    yield TopicEnd(path, place, pattern, is_published=True)
+                    yield TopicUse(path, place, pattern, is_published=True)
                 else:
                     pattern = _LEVEL_WITH_PLACEHOLDER.sub("+", topic)
-                    yield TopicEnd(path, place, pattern, is_published=False)
+                    yield TopicUse(path, place, pattern, is_published=False)
 
 
 def _text_of(node: StatementNode | None) -> str | None:

@@ -149,6 +149,16 @@ class Project:
         self.files[path] = file
         self._parts_read.pop(path, None)
 
+    def _part(self, source: str, text: str, offset: int, line: int, known: Part | None) -> Part:
+        """Return the part of a source that begins at an offset; `known` has the same text, and was read before."""
+        if known is None:
+            parsed = parse_text(text)
+            in_part = load_text(Source("", text), parsed, self._environment)
+            return Part(source, text, offset, line, parsed, in_part, _moved(in_part, source, line))
+        is_where_it_was = (known.source, known.line) == (source, line)
+        in_source = known.in_source if is_where_it_was else _moved(known.in_part, source, line)
+        return replace(known, source=source, offset=offset, line=line, in_source=in_source)
+
     def remove(self, path: str) -> None:
         """Forget a file."""
         self.files.pop(path, None)
@@ -176,16 +186,6 @@ class Project:
                 if path in places:
                     found[path].append(places[path].finding(fault))
         return found
-
-    def _part(self, source: str, text: str, offset: int, line: int, known: Part | None) -> Part:
-        """Return the part of a source that begins at an offset; `known` has the same text, and was read before."""
-        if known is None:
-            parsed = parse_text(text)
-            in_part = load_text(Source("", text), parsed, self._environment)
-            return Part(source, text, offset, line, parsed, in_part, _moved(in_part, source, line))
-        is_where_it_was = (known.source, known.line) == (source, line)
-        in_source = known.in_source if is_where_it_was else _moved(known.in_part, source, line)
-        return replace(known, source=source, offset=offset, line=line, in_source=in_source)
 
 
 def _too_large(path: str) -> LoadedText:

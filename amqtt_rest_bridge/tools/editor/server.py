@@ -85,7 +85,7 @@ def serve(secrets_dir: Path) -> None:
     _add_notebooks(server, session)
 
     def definition(file: RouteText, params: types.DefinitionParams) -> list[types.Location]:
-        ends = assist.other_ends(session.project, file.path, assist.offset_of(file, params))
+        ends = assist.opposite_uses(session.project, file.path, assist.offset_of(file, params))
         return [types.Location(session.uri_of(end.path) or Path(end.path).as_uri(), end.range) for end in ends]
 
     triggers = types.CompletionOptions(trigger_characters=[" ", "{", ".", '"', "'"])

@@ -6,7 +6,7 @@ from lsprotocol import types
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
 from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
-from amqtt_rest_bridge.tools.editor.assist import completion, hover, lenses, other_ends, symbols
+from amqtt_rest_bridge.tools.editor.assist import completion, hover, lenses, opposite_uses, symbols
 from amqtt_rest_bridge.tools.editor.project import Project, RouteText
 from tests.support.route_text import BASIC, CASES
 
@@ -147,7 +147,7 @@ def text_of(found: Project, path: str, place: types.Range) -> str:
 
 def ends(found: Project, path: str, word: str) -> list[tuple[str, str]]:
     offset = found.files[path].text.index(word)
-    return [(end.path, text_of(found, end.path, end.range)) for end in other_ends(found, path, offset)]
+    return [(end.path, text_of(found, end.path, end.range)) for end in opposite_uses(found, path, offset)]
 
 
 def test_a_topic_leads_to_its_other_ends_in_all_files() -> None:
