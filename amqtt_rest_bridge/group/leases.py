@@ -234,7 +234,7 @@ class KnownWorkers:
         self.own_presence, self._next_presence = replace(self.own_presence, routes=routes, every=every), -math.inf
 
     def renew(self, now: float, clock: float) -> Notice | None:
-        """Return this worker's presence if it is time to publish it again, else None. Forget workers long gone then."""
+        """Return this worker's presence if it is time to publish it again, else None. Forget workers long gone."""
         if now < self._next_presence:
             return None
         self._next_presence = now + min(self._adopt_seconds / _HEARTBEATS, self._silence_seconds / 2)
@@ -393,8 +393,9 @@ class Leases:
     def _receive_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
         """Take a lease that the broker has sent, this worker's own ones included.
 
-        A lease with a higher term is a change of hands. The known lease, again, only changes its times. Any other
-        lease is older than the known one, or has the same term and another holder.
+        1. It has a higher term: the slot has changed hands.
+        2. It is the known lease again: only its times are new.
+        3. It is older than the known one, or has the same term and another holder: the comments say what is done.
         """
         known, slot.is_confirmed = slot.lease, True
         if known is None or lease.term >= known.term:
@@ -418,7 +419,7 @@ class Leases:
             # other one may never have received its claim: the lease that comes last is right in the end.
             slot.lease, slot.must_repeat = lease, False
         elif retained and lease.term < known.term:
-            slot.must_repeat = True
+            slot.must_repeat = True  # the broker has lost the known lease
 
     # What this worker has to do.
 

@@ -190,7 +190,7 @@ def read_route_config(settings: BlockSettings) -> RouteConfig:
     return settings.build(RouteConfig)
 
 
-# EVENT.
+# Events.
 
 
 def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
@@ -206,8 +206,11 @@ def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> Cl
     return _read_server_event(settings, config) if config.enable_server else None
 
 
+# Client events.
+
+
 def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | None:
-    """Check and build an event that sends requests."""
+    """Check and build an event that sends requests: its required settings, headers, texts, then rules and warnings."""
     values = settings.values
     settings.warn_of_unused(Mode.CLIENT)
     if "EVERY" in values and not settings.may_have("SOURCE_TOPIC"):
@@ -238,49 +241,9 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     signature, schema = _read_signature(settings), _read_schema(settings)
     if not has_all or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
         return None
-    read: dict[str, Any] = {name.lower(): template for name, template in templates.items()}
-    read |= {"name": settings.block.name, "headers": headers, "signature": signature, "schema_file": schema}
-    return settings.build(ClientEvent, **read)
-
-
-def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
-    """Return the settings of a client event that hold placeholders, by name; `mode` is that of its request."""
-    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
-    places = {
-        "ENDPOINT": (Place.ENDPOINT, mode),
-        "BODY": (place_of(next(given, config.default_content_type)), mode),
-        "DESTINATION_TOPIC": (Place.TOPIC, Mode.RESULT),
-        "PAYLOAD": (place_of(settings.value("RESPONSE_CONTENT_TYPE")), Mode.RESULT),
-        "ON_CHANGE": (Place.TEXT, Mode.CLIENT),
-        "DEDUPE_KEY": (Place.TEXT, Mode.CLIENT),
-    }
-    texts = {name: placeholder_text_of(settings, name, place, of) for name, (place, of) in places.items()}
-    body = texts["BODY"]
-    holds_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
-    item_place = Place.JSON if holds_json else Place.TEXT
-    return texts | {"BATCH_ITEM": placeholder_text_of(settings, "BATCH_ITEM", item_place, Mode.CLIENT)}
-
-
-def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
-    """Warn of a text without placeholders, which is the same for all messages although it is to tell them apart."""
-    if text is not None and text.is_constant:
-        settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
-
-
-def _read_schema(settings: BlockSettings) -> Schema | None:
-    """Read SCHEMA_FILE; None when it is missing or at fault."""
-    name = "SCHEMA_FILE"
-    value = settings.texts.get(name)
-    if value is None:
-        return None
-    if settings.may_have("EVERY"):
-        message = "SCHEMA_FILE refuses what EVERY runs: its payload is empty, which is not JSON"
-        settings.warning(FaultCode.DOUBTFUL, name, message, "write an event of its own for the schedule")
-    try:
-        return read_schema(value.text, settings.report.files)
-    except SchemaFileError as error:
-        settings.invalid(name, f'"{value.shown}": {error}', error.hint)
-        return None
+    fields: dict[str, Any] = {name.lower(): template for name, template in templates.items()}
+    fields |= {"name": settings.block.name, "headers": headers, "signature": signature, "schema_file": schema}
+    return settings.build(ClientEvent, **fields)
 
 
 def _check_batch(settings: BlockSettings) -> None:
@@ -300,6 +263,51 @@ def _check_batch(settings: BlockSettings) -> None:
     if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
         hint = "write {batch} or {batch.lines} in BODY"
         settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
+
+
+def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, PlaceholderText], ...]:
+    """Check the lines below WITH HEADERS; return those that can be sent."""
+    report, written = settings.report, settings.block.settings.get("HEADERS")
+    headers: list[tuple[str, PlaceholderText]] = []
+    seen: set[str] = set()
+    if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
+        hint = "write ADD <name> <value> lines below it"
+        report.warning(FaultCode.NO_EFFECT, written.offset, "HEADERS has no header below it", hint)
+    for name, value in settings.headers:
+        lower = name.text.lower()
+        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
+        if not forms.is_header_name(name.text):
+            message, hint = f'"{name.shown}" is not a header name', "letters, digits and - are safe"
+            report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
+        elif lower in forms.OWN_HEADERS:
+            report.error(
+                FaultCode.INVALID_VALUE, name.offset, f"the header {name.text} is set by the connection", "leave it out"
+            )
+        elif lower in seen and lower in _SINGLE_HEADERS:
+            report.error(FaultCode.DUPLICATE, name.offset, f"the header {name.text} is set twice", "a request has one")
+        elif template is not None:
+            _check_levels(settings, f"header {name.text}", template, value.offset)
+            headers.append((name.text, template))
+        seen.add(lower)
+    return tuple(headers)
+
+
+def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
+    """Return the settings of a client event that hold placeholders, by name; `mode` is that of its request."""
+    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
+    places = {
+        "ENDPOINT": (Place.ENDPOINT, mode),
+        "BODY": (place_of(next(given, config.default_content_type)), mode),
+        "DESTINATION_TOPIC": (Place.TOPIC, Mode.RESULT),
+        "PAYLOAD": (place_of(settings.value("RESPONSE_CONTENT_TYPE")), Mode.RESULT),
+        "ON_CHANGE": (Place.TEXT, Mode.CLIENT),
+        "DEDUPE_KEY": (Place.TEXT, Mode.CLIENT),
+    }
+    texts = {name: placeholder_text_of(settings, name, place, of) for name, (place, of) in places.items()}
+    body = texts["BODY"]
+    holds_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
+    item_place = Place.JSON if holds_json else Place.TEXT
+    return texts | {"BATCH_ITEM": placeholder_text_of(settings, "BATCH_ITEM", item_place, Mode.CLIENT)}
 
 
 def _warn_of_body(
@@ -334,33 +342,6 @@ def _warn_of_unknown_type(
             settings.report.warning(FaultCode.DOUBTFUL, offset, message, hint)
 
 
-def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, PlaceholderText], ...]:
-    """Check the lines below WITH HEADERS; return those that can be sent."""
-    report, written = settings.report, settings.block.settings.get("HEADERS")
-    headers: list[tuple[str, PlaceholderText]] = []
-    seen: set[str] = set()
-    if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
-        hint = "write ADD <name> <value> lines below it"
-        report.warning(FaultCode.NO_EFFECT, written.offset, "HEADERS has no header below it", hint)
-    for name, value in settings.headers:
-        lower = name.text.lower()
-        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
-        if not forms.is_header_name(name.text):
-            message, hint = f'"{name.shown}" is not a header name', "letters, digits and - are safe"
-            report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
-        elif lower in forms.OWN_HEADERS:
-            report.error(
-                FaultCode.INVALID_VALUE, name.offset, f"the header {name.text} is set by the connection", "leave it out"
-            )
-        elif lower in seen and lower in _SINGLE_HEADERS:
-            report.error(FaultCode.DUPLICATE, name.offset, f"the header {name.text} is set twice", "a request has one")
-        elif template is not None:
-            _check_levels(settings, f"header {name.text}", template, value.offset)
-            headers.append((name.text, template))
-        seen.add(lower)
-    return tuple(headers)
-
-
 def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText | Condition, offset: int) -> None:
     """Refuse `{topic.5}` when no topic that SOURCE_TOPIC matches has five levels."""
     source: str = settings.values.get("SOURCE_TOPIC", "#")
@@ -370,6 +351,9 @@ def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText 
         if number != written and not source.endswith("#") and int(number) > levels:
             message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC end with level {levels}"
             settings.report.error(FaultCode.PLACEHOLDER, offset, message)
+
+
+# Server events.
 
 
 def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
@@ -411,9 +395,9 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         settings.invalid("REPLY_TOPIC", "is DESTINATION_TOPIC: a request would be taken for its own reply")
     if not has_all or settings.failed.intersection(needed):
         return None
-    read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
-    read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
-    return settings.build(ServerEvent, **read)
+    fields: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
+    fields |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
+    return settings.build(ServerEvent, **fields)
 
 
 def _warn_in_read_event(settings: BlockSettings) -> None:
@@ -456,6 +440,26 @@ def _read_server_texts(
     return texts
 
 
+def _check_segments(
+    settings: BlockSettings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
+) -> None:
+    """Refuse `{path.x}` if ENDPOINT has no segment `{x}`. Do nothing if the `segments` are not known."""
+    if segments is None or template is None:
+        return
+    end = 0
+    for written in dict.fromkeys(template.names):
+        segment = written.removeprefix("path.")
+        if segment != written and segment not in segments:
+            meant = closest(segment, segments)
+            hint: str = f"write {{{segment}}} in ENDPOINT"
+            if meant:
+                hint = question(f"{{path.{meant}}}", f"path.{meant}")
+            message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
+            pattern = rf"(?<={{){re.escape(written)}(?=[|}}])"
+            place, end = place_in(settings.texts[name], pattern, settings.report, end)
+            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
+
+
 def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None) -> PlaceholderText | None:
     """Return the SOURCE_TOPIC of a read event as a text with placeholders, None if it has none."""
     name = "SOURCE_TOPIC"
@@ -478,24 +482,13 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
     return template
 
 
-def _check_segments(
-    settings: BlockSettings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
-) -> None:
-    """Refuse `{path.x}` if ENDPOINT has no segment `{x}`. Do nothing if the `segments` are not known."""
-    if segments is None or template is None:
-        return
-    end = 0
-    for written in dict.fromkeys(template.names):
-        segment = written.removeprefix("path.")
-        if segment != written and segment not in segments:
-            meant = closest(segment, segments)
-            hint: str = f"write {{{segment}}} in ENDPOINT"
-            if meant:
-                hint = question(f"{{path.{meant}}}", f"path.{meant}")
-            message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
-            pattern = rf"(?<={{){re.escape(written)}(?=[|}}])"
-            place, end = place_in(settings.texts[name], pattern, settings.report, end)
-            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
+# For both kinds of events.
+
+
+def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
+    """Warn of a text without placeholders, which is the same for all messages although it should tell them apart."""
+    if text is not None and text.is_constant:
+        settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
 
 
 def _read_signature(settings: BlockSettings) -> Signature | None:
@@ -509,3 +502,19 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
         settings.invalid("SIGNATURE_SECRET", "is not whsec_ and Base64, as standard-webhooks has it")
     return Signature(secret, settings.value("SIGNATURE_HEADER"), scheme)
+
+
+def _read_schema(settings: BlockSettings) -> Schema | None:
+    """Read SCHEMA_FILE; None when it is missing or at fault."""
+    name = "SCHEMA_FILE"
+    value = settings.texts.get(name)
+    if value is None:
+        return None
+    if settings.may_have("EVERY"):
+        message = "SCHEMA_FILE refuses what EVERY runs: its payload is empty, which is not JSON"
+        settings.warning(FaultCode.DOUBTFUL, name, message, "write an event of its own for the schedule")
+    try:
+        return read_schema(value.text, settings.report.files)
+    except SchemaFileError as error:
+        settings.invalid(name, f'"{value.shown}": {error}', error.hint)
+        return None

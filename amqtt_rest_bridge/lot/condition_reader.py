@@ -142,15 +142,19 @@ class _Tests:
         return test
 
     def either(self, ast: Any) -> Test:
+        """Return tests joined by OR; a single test as it is."""
         return ast[0] if len(ast) == 1 else Test("OR", tests=tuple(ast))
 
     def both(self, ast: Any) -> Test:
+        """Return tests joined by AND; a single test as it is."""
         return ast[0] if len(ast) == 1 else Test("AND", tests=tuple(ast))
 
     def negation(self, ast: Any) -> Test:
+        """Return NOT of a test."""
         return Test("NOT", tests=(ast["of"],))
 
     def group(self, ast: Any) -> Test:
+        """Return the test in parentheses."""
         if not ast["end"]:
             fault = _Term("(", offset_of(ast)).fault("this ( is never closed", "write ) where it ends")
             if self._fault_at_end is None:
@@ -160,6 +164,7 @@ class _Tests:
         return test
 
     def existence(self, ast: Any) -> Test:
+        """Return EXISTS of a placeholder."""
         term: _Term = ast["of"]
         test = self._make_test("EXISTS", term)
         if not isinstance(term.operand, Placeholder) and term.text:
@@ -170,6 +175,7 @@ class _Tests:
         return test
 
     def comparison(self, ast: Any) -> Test:
+        """Return IN, LIKE or a comparison of two terms. A term alone is kept as a fault at the end."""
         left: _Term = ast["left"]
         if ast["items"]:
             test = self._make_test("IN", left, *ast["items"])

@@ -43,7 +43,7 @@ class Block:
     """A block: its settings by name (the `WITH` lines), and its headers (the lines below WITH HEADERS).
 
     `broken` names settings that are present but could not be read; `guessed` names those that an unknown name may mean.
-    Neither are reported as missing.
+    A setting in one of them is not reported as missing.
     """
 
     kind: BlockKind
@@ -105,7 +105,7 @@ class _Section(Enum):
 
 
 class _BlockReader:
-    """Reads the nodes of one definition in order.
+    """Reads the nodes of one definition in order; `has_events` says whether one of them opens an event.
 
     `block` is the last block that could be read, None before the first one. `previous` is the statement before the
     present node, None if other text is before it.
@@ -446,6 +446,7 @@ class _BlockReader:
             self.block.headers.append(node)
 
     def _report_missing_add(self, offset: int, written: str) -> None:
+        """Report a header without ADD; `written` is its name, and the colon if it has one."""
         name = written.removesuffix(":")
         hint = f'write ADD {name} "..."' + (", without the colon" if name != written else "")
         self._report_broken(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)

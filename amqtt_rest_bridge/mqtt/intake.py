@@ -176,70 +176,6 @@ class MessageSession(ConnectionUser):
             delivery.connection.acknowledge(delivery.received.packet_id)
 
 
-# The properties of a message.
-
-
-def carried(properties: Properties) -> MessageProperties | None:
-    """Return the properties of a message that the bridge passes on, None if it has none of them.
-
-    These are its correlation data, and the first 32 user properties, 8 KiB at most.
-    """
-    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
-    if pairs is None and correlation is None:
-        return None
-    kept: list[tuple[str, str]] = []
-    room = MOST_USER_BYTES
-    for name, value in pairs or ():
-        room -= len(name.encode()) + len(value.encode())
-        if room < 0 or len(kept) == MOST_PROPERTIES:
-            break
-        if name not in (HOPS, TIME):
-            kept.append((name, value))
-    if correlation is not None:  # the bridge's own correlation data is shorter than 64, so a cut value never equals it
-        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
-    return MessageProperties(tuple(kept)) if kept else None
-
-
-def size_of(received: Publish) -> int:
-    """Return the size that `max_message_bytes` limits: bytes of the payload or of the rest, whichever is larger."""
-    return max(len(received.payload), received.size - len(received.payload))
-
-
-def time_of(text: str | None, now: float) -> float:
-    """Return the Unix time in a user property; `now` if it is missing or not a time of the past."""
-    try:
-        at = now if text is None else float(text)
-    except ValueError:
-        return now
-    return at if 0 <= at < now else now
-
-
-def hops_of(properties: Properties) -> int:
-    """Return how many routes a message has passed through, 0 if the property is missing or not a number."""
-    for name, value in properties.get(Property.USER_PROPERTY, ()):
-        if name == HOPS and value.isascii() and value.isdigit():
-            return min(int(value[:4]), 1000)
-    return 0
-
-
-def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
-    """Return the Idempotency-Key of a message for an event: the publisher's, or else one derived from the message.
-
-    The key stays the same if the broker sends the message again. A message of QoS 0 is sent once: its key is random.
-    """
-    pairs = message.properties.get(Property.USER_PROPERTY, ())
-    given = next((value for name, value in pairs if name.lower() == KEY), None)
-    if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
-        given = correlation.decode("latin-1")
-    if given is not None:
-        fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
-        return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
-    if message.packet_id is None:
-        return str(uuid.uuid4())
-    name = "\0".join([client_id, str(message.packet_id), *event, message.topic, ""])
-    return str(uuid.uuid5(_KEYS, (name.encode() + message.payload).decode("latin-1")))
-
-
 class Offer(Protocol):
     """`ClientMode.offer`."""
 
@@ -252,7 +188,7 @@ class Offer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A subscription, and the events for which its messages are.
+    """A subscription, and the events that its messages are for.
 
     Usually workers share the subscription: the broker sends each message to one slot. With `by_slot`, for ORDERED
     events, it is not shared: all slots receive each message, and the slot of its topic takes it. With `is_realtime`
@@ -377,7 +313,7 @@ class Intake(MessageSession):
     ) -> None:  # fmt: skip
         super().__init__(broker, session, gate)
         self.ordered_from = -math.inf
-        """Time of the loop when calls of ORDERED events may begin. Before it calls of a crashed worker may run."""
+        """Time of the loop when calls of ORDERED events may begin. Until then, calls of a crashed worker may run."""
         self._capacity = capacity or Capacity()
         self._offer = offer
         self._feeds = Feeds(slot, slots)
@@ -573,3 +509,67 @@ class Intake(MessageSession):
         super().end_message(delivery)
         if self._has_room() and self._connection is not None:  # perhaps a later connection than that of the message
             self._connection.resume()
+
+
+# The properties of a message.
+
+
+def carried(properties: Properties) -> MessageProperties | None:
+    """Return the properties of a message that the bridge passes on, None if it has none of them.
+
+    These are its correlation data, and the first 32 user properties, 8 KiB at most.
+    """
+    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
+    if pairs is None and correlation is None:
+        return None
+    kept: list[tuple[str, str]] = []
+    room = MOST_USER_BYTES
+    for name, value in pairs or ():
+        room -= len(name.encode()) + len(value.encode())
+        if room < 0 or len(kept) == MOST_PROPERTIES:
+            break
+        if name not in (HOPS, TIME):
+            kept.append((name, value))
+    if correlation is not None:  # the bridge's own correlation data is shorter than 64, so a cut value never equals it
+        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
+    return MessageProperties(tuple(kept)) if kept else None
+
+
+def size_of(received: Publish) -> int:
+    """Return the size that `max_message_bytes` limits: bytes of the payload or of the rest, whichever is larger."""
+    return max(len(received.payload), received.size - len(received.payload))
+
+
+def time_of(text: str | None, now: float) -> float:
+    """Return the Unix time in a user property; `now` if it is missing or not a time of the past."""
+    try:
+        at = now if text is None else float(text)
+    except ValueError:
+        return now
+    return at if 0 <= at < now else now
+
+
+def hops_of(properties: Properties) -> int:
+    """Return how many routes a message has passed through, 0 if the property is missing or not a number."""
+    for name, value in properties.get(Property.USER_PROPERTY, ()):
+        if name == HOPS and value.isascii() and value.isdigit():
+            return min(int(value[:4]), 1000)
+    return 0
+
+
+def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
+    """Return the Idempotency-Key of a message for an event: the publisher's, or else one derived from the message.
+
+    The key stays the same if the broker sends the message again. A message of QoS 0 is sent once: its key is random.
+    """
+    pairs = message.properties.get(Property.USER_PROPERTY, ())
+    given = next((value for name, value in pairs if name.lower() == KEY), None)
+    if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
+        given = correlation.decode("latin-1")
+    if given is not None:
+        fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
+        return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
+    if message.packet_id is None:
+        return str(uuid.uuid4())
+    name = "\0".join([client_id, str(message.packet_id), *event, message.topic, ""])
+    return str(uuid.uuid5(_KEYS, (name.encode() + message.payload).decode("latin-1")))
