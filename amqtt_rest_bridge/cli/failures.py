@@ -27,11 +27,13 @@ _MOST_TRIES: Final = 20  # that the bridge keeps of a run
 
 DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
-code, reason, tries, and what became of it since. Messages with a failed try and another one to come are there as
-retrying. With --open only those are listed that wait for a retry. With show and the id of a run: its message, the
-request as it was sent, the response and the tries. Secrets are masked. With drop and ids: keep and count these no more,
-since their messages are not to be sent again; it shows them, asks, and needs the setting admin_token or
-admin_token_secret.
+code, reason, tries, and what became of it since. Messages with a failed try and another one to come are listed as
+retrying. With --open only failures that wait for a retry are listed.
+
+With show and the id of a run: its message, the request as it was sent, the response and the tries. Secrets are masked.
+
+With drop and ids: put failures away whose messages are not to be sent again, so that they no longer count as waiting.
+They are shown first, and you are asked. The bridge needs admin_token or admin_token_secret.
 
 {ADMIN_HELP}"""
 EPILOG = """\
