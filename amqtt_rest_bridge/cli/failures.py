@@ -30,7 +30,8 @@ List the failures that a running bridge has kept, the newest last: time, run id,
 code, reason, tries, and what became of it since. Messages with a failed try and another one to come are listed as
 retrying. With --open only failures that wait for a retry are listed.
 
-With show and the id of a run: its message, the request as it was sent, the response and the tries. Secrets are masked.
+With show and the id of a run: its message, the request as it was sent, the response and the tries, with secrets
+masked.
 
 With drop and ids: put failures away whose messages are not to be sent again, so that they no longer count as waiting.
 They are shown first, and you are asked. The bridge needs admin_token or admin_token_secret.
