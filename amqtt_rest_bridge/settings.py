@@ -302,8 +302,9 @@ class Settings:
                 yield (one.name,), fault
         if not self.server_host.strip():
             yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
-        if (live := self.coreflux) is not None and not (
-            live.routes and "\0" not in live.routes and live.users and all(live.users)
+        commands = self.coreflux
+        if commands is not None and not (
+            commands.routes and "\0" not in commands.routes and commands.users and all(commands.users)
         ):
             yield ("coreflux",), "the setting coreflux needs users, at least one name, and routes, the name of a folder"
         if not self.routes:

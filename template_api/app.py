@@ -123,7 +123,7 @@ def _error_of(req: falcon.Request, exc: Exception) -> ApiError:
 
 
 class Answers:
-    """The answers of the API from the library; `cache` keeps those to POST, and counts searches."""
+    """The answers of the API from the library; `cache` keeps the answers to POST, and counts searches."""
 
     def __init__(self, library: TemplateLibrary, base_url: str, cache: ReplyCache) -> None:
         self._library = library
@@ -132,7 +132,7 @@ class Answers:
 
     def results(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/templates and /api/search."""
-        return self._found(query.search_query(req.path, req.query_string), req.path)
+        return self._search_reply(query.search_query(req.path, req.query_string), req.path)
 
     def posted(self, req: falcon.Request) -> Reply:
         """Return the answer of POST /api/search: the results for the query in its body, JSON of at most 64 KiB."""
@@ -146,11 +146,11 @@ class Answers:
             raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
 
         def make() -> Reply:
-            return self._found(query.body_query(body), query.SEARCH_PATH, kept=False)
+            return self._search_reply(query.body_query(body), query.SEARCH_PATH, kept=False)
 
         return self._cache.reply(req.path, body, make)
 
-    def _found(self, request: ApiRequest, path: str, *, kept: bool = True) -> Reply:
+    def _search_reply(self, request: ApiRequest, path: str, *, kept: bool = True) -> Reply:
         """Return the templates that a request asks for, in the form that GET of `path` has.
 
         Headers have the total, the corrected words, and a link to the next page, which is always a GET. GET /api/search

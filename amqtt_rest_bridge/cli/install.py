@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -141,7 +142,7 @@ def run(
         message = "the template has no route of type REST_API; nothing was written"
         raise InstallError(message, "choose another one")
     if not force:
-        refuse_present(into, checked.routes)
+        refuse_existing(into, checked.routes)
     if checked.published and not sample_credentials:
         raise InstallError(
             f"the template publishes {several(checked.published, _MOST_CREDENTIALS)}; nothing was written",
@@ -193,28 +194,28 @@ def _files_of(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
 def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _CheckedFiles:
     """Load the files twice: alone to find what they need, then with the files of the folder to find all faults."""
     parsed = ParsedTexts()
-    found = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
+    by_file = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
     new: list[sources.Source] = []
     errors = 0
-    for source in (source for texts in found.values() for source in texts):
+    for source in chain.from_iterable(by_file.values()):
         if errors <= MOST_LISTED:  # more would not be printed
             errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
             new.append(source)
     needs, environment = Environment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
-    loaded = loader.load([*_read_present(into, files), *new], environment, parsed)
+    loaded = loader.load([*_read_existing(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
+    definitions = [(source, each) for source in new for each in parsed.parse(source.text).definitions]
     # Notebooks without a REST_API route, such as simulators, are not written: the broker has no use for them.
     routes = {
-        name: [each.name or "?" for text in texts if text.path in paths for each in parsed.parse(text.text).definitions]
-        for name, texts in found.items()
+        name: [each.name or "?" for source, each in definitions if source in of_file]
+        for name, of_file in by_file.items()
     }
     routes = {name: names for name, names in routes.items() if names}
-    definitions = [(source, each) for source in new for each in parsed.parse(source.text).definitions]
     effects = Effects()
     for _, definition in definitions:
         effects.add(definition)
-    written = {source.path for name in routes for source in found[name]}
+    written = {source.path for name in routes for source in by_file[name]}
     faults = [each for each in loaded.faults if each.path in paths and each.code is not FaultCode.UNAVAILABLE]
     return _CheckedFiles(
         routes=routes,
@@ -237,7 +238,7 @@ def _published_credentials(
             yield f"{credential.holder} of {loader.title_of(definition)} ({where})"
 
 
-def _read_present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
+def _read_existing(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
     """Read the route files of the folder, without those that would be replaced."""
     if not os.path.exists(into):  # noqa: PTH110  # Path.exists raises for a name that is too long
         return ()
@@ -288,7 +289,7 @@ def check_names(names: Sequence[str]) -> None:
         raise InstallError("two notebooks of the template have one name", "tell the template's author")
 
 
-def refuse_present(folder: Path, names: Iterable[str]) -> None:
+def refuse_existing(folder: Path, names: Iterable[str]) -> None:
     """Raise `InstallError` when one of these files exists."""
     if present := [name for name in names if os.path.lexists(folder / name)]:
         raise InstallError(f"{folder / present[0]} exists", _OVERWRITE_HINT)
@@ -308,7 +309,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool) -> Non
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not force:
-        refuse_present(folder, files)
+        refuse_existing(folder, files)
     staging = Path(tempfile.mkdtemp(prefix=".install-", dir=folder))
     undo = contextlib.ExitStack()
     try:

@@ -119,7 +119,7 @@ def _import_lock(engine: Engine) -> Iterator[None]:
 
 
 def _sqlite_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
-    """Return what tries to lock an empty database beside the library, whose own lock ends with each commit."""
+    """Return what tries to lock an empty database beside the library: the library's lock ends with each template."""
     file = f"{engine.url.database}-import"
     beside = stack.enter_context(closing(sqlite3.connect(file, timeout=0, isolation_level=None)))
 
@@ -136,7 +136,7 @@ def _sqlite_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
 
 
 def _postgresql_lock(engine: Engine, stack: ExitStack) -> Callable[[], bool]:
-    """Return a function that tries to get an advisory lock; its connection holds the lock until it is closed."""
+    """Return what tries to get an advisory lock; its connection holds the lock until the connection is closed."""
     connection = stack.enter_context(engine.connect()).execution_options(isolation_level="AUTOCOMMIT")
     stack.callback(connection.invalidate)  # a connection that returned to the pool would keep the lock
     return lambda: bool(connection.execute(select(func.pg_try_advisory_lock(_LOCK_KEY))).scalar())
@@ -167,6 +167,70 @@ class _Import:
                 name = source.slug or source.id or name
         self.names[outcome].append(name)
         self._observe(reading)
+
+    def _import_template(self, source: TemplateSource, where: str) -> Outcome:
+        """Store a template that has changed; raise `ValueError` if another one has its slug or id."""
+        id_ = source.id or self._id_of_slug.get(source.slug) or slug_id(source.slug or "")
+        identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
+        for kind, name in identities:  # a second template with a slug or id would replace the first one
+            if (kind, name) in self._places:
+                raise ValueError(f"{kind} {name!r} was already used by {self._places[kind, name]}")
+        self._places.update(dict.fromkeys(identities, where))
+        if self._known.get(id_) == (source.digest(), source.status):
+            return Outcome.UNCHANGED
+        try:
+            with self._session.begin_nested():
+                outcome = self._store_template(source, id_)
+        except (IntegrityError, ValueError) as exc:
+            self._classifiers.forget()
+            reason = "its slug belongs to another template" if isinstance(exc, IntegrityError) else str(exc)
+            raise ValueError(reason) from exc
+        finally:
+            self._commit()
+        return outcome
+
+    def _store_template(self, source: TemplateSource, id_: str) -> Outcome:
+        """Store a template; raise `ValueError` or `IntegrityError` if its slug, or an id in it, belongs to another."""
+        session, store = self._session, self._classifiers.store
+        known = session.get(TemplateRow, id_) if id_ in self._known else None
+        facets = {
+            "category": source.category and store("category", source.category),
+            "tags": [store("tags", each) for each in source.all_tags],
+            "routes": [store("routes", each) for each in source.all_routes],
+            "broker_version": source.broker_version and store("broker_version", source.broker_version),
+        }
+        copied: dict[str, Any] = {name: getattr(source, name) for name in _COPIED}
+        row = known or TemplateRow(**copied)
+        row.sqlmodel_update(copied | {"id": id_, "url": source.url and str(source.url), "digest": source.digest()})
+        if row.source_status != source.status:  # otherwise keep the status that a command has set
+            row.status = row.source_status = source.status
+        row.published_at = source.published_at or row.published_at
+        if row.published_at is None and row.status == Status.PUBLISHED:
+            row.published_at = now_text()
+        row.classify(facets, " ".join(source.keywords))
+        mark_changed(session, row)
+        session.add(row)
+        session.flush()
+        session.exec(delete(FacetRow).where(col(FacetRow.template_id) == id_))
+        if found := facet_keys(facets, row.difficulty):
+            session.execute(insert(FacetRow), [{"facet": facet, "template_id": id_} for facet in found])
+        self._store_notebooks(source, id_)
+        return Outcome.ADDED if known is None else Outcome.CHANGED
+
+    def _store_notebooks(self, source: TemplateSource, id_: str) -> None:
+        """Store changed cells as a new version of their file; earlier versions stay, and the latest ones are marked."""
+        order = col(NotebookRow.version)
+        stored = self._session.exec(select(NotebookRow).where(NotebookRow.template_id == id_).order_by(order)).all()
+        latest = {row.filename: row for row in stored}
+        for old in stored:
+            old.is_latest = False
+        for place, each in enumerate(source.notebooks):
+            row = latest.get(each.filename)
+            if row is None or row.cells != each.cells:
+                version = 1 if row is None else row.version + 1
+                row = NotebookRow(template_id=id_, filename=each.filename, version=version, cells=each.cells)
+                self._session.add(row)
+            row.is_primary, row.role, row.place, row.is_latest = each.is_primary, each.role, place, True
 
     def store_synonyms(self, paths: Sequence[Path], *, prune: bool) -> None:
         """Replace the library's list of synonyms by the lists of the paths, without the entries that are wrong.
@@ -206,67 +270,3 @@ class _Import:
     def _commit(self) -> None:
         if not self._dry_run:
             self._session.commit()
-
-    def _import_template(self, source: TemplateSource, where: str) -> Outcome:
-        """Store a template that has changed; raise `ValueError` if another one has its slug or id."""
-        id_ = source.id or self._id_of_slug.get(source.slug) or slug_id(source.slug or "")
-        identities = [("slug", source.slug), ("id", id_)] if source.slug else [("id", id_)]
-        for kind, name in identities:  # a second template with a slug or id would replace the first one
-            if (kind, name) in self._places:
-                raise ValueError(f"{kind} {name!r} was already used by {self._places[kind, name]}")
-        self._places.update(dict.fromkeys(identities, where))
-        if self._known.get(id_) == (source.digest(), source.status):
-            return Outcome.UNCHANGED
-        try:
-            with self._session.begin_nested():
-                outcome = self._store_template(source, id_)
-        except (IntegrityError, ValueError) as exc:
-            self._classifiers.forget()
-            reason = "its slug belongs to another template" if isinstance(exc, IntegrityError) else str(exc)
-            raise ValueError(reason) from exc
-        finally:
-            self._commit()
-        return outcome
-
-    def _store_template(self, source: TemplateSource, id_: str) -> Outcome:
-        """Store a template; raise `ValueError` or `IntegrityError` if its slug, or an id in it, belongs to another."""
-        session, store = self._session, self._classifiers.store
-        known = session.get(TemplateRow, id_) if id_ in self._known else None
-        facets = {
-            "category": source.category and store("category", source.category),
-            "tags": [store("tags", each) for each in source.all_tags],
-            "routes": [store("routes", each) for each in source.all_routes],
-            "broker_version": source.broker_version and store("broker_version", source.broker_version),
-        }
-        copied: dict[str, Any] = {name: getattr(source, name) for name in _COPIED}
-        row = known or TemplateRow(**copied)
-        row.sqlmodel_update(copied | {"id": id_, "url": source.url and str(source.url), "digest": source.digest()})
-        if row.source_status != source.status:  # else a status that was set by command stays
-            row.status = row.source_status = source.status
-        row.published_at = source.published_at or row.published_at
-        if row.published_at is None and row.status == Status.PUBLISHED:
-            row.published_at = now_text()
-        row.classify(facets, " ".join(source.keywords))
-        mark_changed(session, row)
-        session.add(row)
-        session.flush()
-        session.exec(delete(FacetRow).where(col(FacetRow.template_id) == id_))
-        if found := facet_keys(facets, row.difficulty):
-            session.execute(insert(FacetRow), [{"facet": facet, "template_id": id_} for facet in found])
-        self._store_notebooks(source, id_)
-        return Outcome.ADDED if known is None else Outcome.CHANGED
-
-    def _store_notebooks(self, source: TemplateSource, id_: str) -> None:
-        """Store changed cells as a new version of their file; earlier versions stay, the latest of each is marked."""
-        order = col(NotebookRow.version)
-        stored = self._session.exec(select(NotebookRow).where(NotebookRow.template_id == id_).order_by(order)).all()
-        latest = {row.filename: row for row in stored}
-        for old in stored:
-            old.is_latest = False
-        for place, each in enumerate(source.notebooks):
-            row = latest.get(each.filename)
-            if row is None or row.cells != each.cells:
-                version = 1 if row is None else row.version + 1
-                row = NotebookRow(template_id=id_, filename=each.filename, version=version, cells=each.cells)
-                self._session.add(row)
-            row.is_primary, row.role, row.place, row.is_latest = each.is_primary, each.role, place, True

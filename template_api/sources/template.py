@@ -37,10 +37,10 @@ from template_api.sources.members import (
 )
 
 PRIMARY_ROLE = "solution"
-_NAMES = ("filename", "file", "name")  # members that name a notebook
-_MOST_NOTEBOOKS = 1000  # of a template; aliases of YAML can list each of many names for each of many roles
+_FILE_NAME_MEMBERS = ("filename", "file", "name")  # of a notebook
+_MOST_NOTEBOOKS = 1000  # of a template; with aliases of YAML a short file can list very many
 _LONGEST_SHOWN = 60  # of a value, in a message
-_BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
+_BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # fast, too, for many /* without an end
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ class NotebookSource(Written):
     In a `.jsonl` file a notebook has its own cells. In a folder they are read from its file, see `TemplateSource`.
     """
 
-    filename: Annotated[Text, Field(min_length=1, max_length=255, validation_alias=AliasChoices(*_NAMES))]
+    filename: Annotated[Text, Field(min_length=1, max_length=255, validation_alias=AliasChoices(*_FILE_NAME_MEMBERS))]
     role: Annotated[Text, Field(max_length=255)] | None = None
     is_primary: bool = Field(default=False, validation_alias=AliasChoices("is_primary", "primary"))
     cells: str = Field(default="", validate_default=True)
@@ -71,7 +71,7 @@ class NotebookSource(Written):
 def _with_roles(given: Any) -> Any:
     """Return `notebooks` as a list. It may map roles to files: each role to a name or object, or to a list of them."""
     listed = several(given)
-    if isinstance(given, Mapping) and given.keys().isdisjoint(_NAMES):
+    if isinstance(given, Mapping) and given.keys().isdisjoint(_FILE_NAME_MEMBERS):
         pairs = ((role, one) for role, held in given.items() for one in (held if isinstance(held, list) else [held]))
         listed = [
             {**(one if isinstance(one, Mapping) else {"name": one}), "role": role}
@@ -119,7 +119,7 @@ class TemplateSource(Written):
 
     @field_validator("notebooks")
     @classmethod
-    def _complete(cls, listed: list[NotebookSource], info: ValidationInfo) -> list[NotebookSource]:
+    def _complete_notebooks(cls, listed: list[NotebookSource], info: ValidationInfo) -> list[NotebookSource]:
         """Add the cells, and the notebooks of the folder that are not listed; mark the primary notebooks.
 
         If no notebook is marked as primary, those with the role `solution` are; without such ones, the first is.
@@ -171,7 +171,7 @@ class TemplateSource(Written):
 
     @property
     def all_routes(self) -> list[NamedSource]:
-        """The routes that it names, and the types of those that its cells define."""
+        """The routes that it names, and the types of the routes that its cells define."""
         types = dict.fromkeys(defined_routes("\n".join(lot_texts(self.cells))))
         return once([*self.routes, *(NamedSource(name=name) for name in types)])
 
@@ -201,7 +201,7 @@ _REASONS = {
 
 
 def reasons(exc: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield the member of each fault, and what is wrong with it; entries of lists are counted from 1."""
+    """Yield the member that each fault is in, and a sentence about it; entries of lists are counted from 1."""
     for fault in exc.errors(include_url=False):
         place = [each if isinstance(each, str) else f"entry {each + 1}:" for each in fault["loc"]]
         reason = fault["msg"].removeprefix("Value error, ")

@@ -106,19 +106,19 @@ class _Connections:
         self._broker = broker
         self._handlers = handlers
         self._failure_warnings = LineLimit(_QUIET_SECONDS)
-        self._latest: dict[str | None, ClientHandler] = {}  # by client id
+        self._latest: dict[str | None, ClientHandler] = {}  # the handler of the newest connection, by client id
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
-        self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
-        self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self.admit)
+        self._serve_as_amqtt = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, self.serve_client)
+        self._authenticate_as_amqtt = amqtt_broker.replace(broker, Steps.AUTHENTICATE, self.admit)
         amqtt_broker.replace(broker, Steps.SERVE_PACKETS, self.serve_packets)
         self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
-        self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, self.give_up_all)
+        self._end_forwarding_as_amqtt = amqtt_broker.replace(broker, Steps.END_FORWARDING, self.give_up_all)
 
     async def serve_client(
         self, reader: Any, writer: Any, session: Session, handler: "ClientHandler", server: Any, listener_name: str
     ) -> None:
         """Authenticate a client, serve its connection, and end it."""
-        if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
+        if not await self._authenticate_as_amqtt(session, self._broker.listeners_config[listener_name]):
             handler.attach(session, reader, writer)
             await handler.mqtt_connack_authorize(False)
             await writer.close()
@@ -128,7 +128,7 @@ class _Connections:
         self._handlers.add(handler)
         self._latest[session.client_id] = handler
         # In a task of its own: otherwise each message would resume every coroutine between the loop and amqtt's.
-        serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
+        serving = asyncio.create_task(self._serve_as_amqtt(reader, writer, session, handler, server, listener_name))
         try:
             await asyncio.sleep(0)  # until `serving` has attached the handler: before that it cannot be stopped
             await asyncio.wait((serving, handler.reading_ended), return_when=asyncio.FIRST_COMPLETED)
@@ -219,7 +219,7 @@ class _Connections:
             async with asyncio.timeout(_END_SECONDS):
                 for handler in left:
                     await handler.connection_ended.wait()
-        await self._end_forwarding()
+        await self._end_forwarding_as_amqtt()
 
 
 class ClientHandler(BrokerProtocolHandler):
@@ -318,7 +318,7 @@ class ClientHandler(BrokerProtocolHandler):
             self._items_in_work = 1
             if isinstance(item, ApplicationMessage):
                 try:
-                    is_allowed = await deliver(self.publisher, self, _Finished(item))
+                    is_allowed = await deliver(self.publisher, self, _FinishedTask(item))
                 except Exception:  # of a topic plugin
                     is_allowed = True
                     if count := failed.count():
@@ -328,7 +328,7 @@ class ClientHandler(BrokerProtocolHandler):
                     await self.handle_connection_closed()
             else:
                 step = Steps.SUBSCRIBE_ALL if isinstance(item, Subscription) else Steps.UNSUBSCRIBE_ALL
-                await amqtt_broker.present(broker, step)(self.session, self, _Finished(item))
+                await amqtt_broker.present(broker, step)(self.session, self, _FinishedTask(item))
                 self._queued_subscriptions -= 1
             self._items_in_work = 0
             self._items_done += 1
@@ -364,7 +364,7 @@ class ClientHandler(BrokerProtocolHandler):
             self._all_passed.cancel()
 
 
-class _Finished:
+class _FinishedTask:
     """What amqtt's steps get in place of a finished task: they only call `result`."""
 
     __slots__ = ("_result",)
