@@ -54,7 +54,7 @@ def notice_filters(group: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSlot:
-    """A slot: its holder, and since when; both are None if the slot is free. `away_since` is set if it is away."""
+    """A slot: its holder, and since when; None if the slot is free. `away_since` is set if the holder is away."""
 
     slot: int
     worker: str | None
@@ -142,6 +142,10 @@ class GroupNotices:
             else:
                 started = _time_text(presence.since)
                 workers.append(GroupWorker(worker, presence.version, presence.routes, started, away_since))
+        return GroupOverview(self._group, slots, workers, self._merged_statuses(away))
+
+    def _merged_statuses(self, away: Mapping[str, float]) -> list[Status]:
+        """Return one status for each route: over its living workers, or if all are `away`, over all of them."""
         routes: list[Status] = []
         for route in sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower):
             by_worker = {worker: statuses[route] for worker, statuses in self._statuses.items() if route in statuses}
@@ -150,7 +154,7 @@ class GroupNotices:
             if not living:
                 merged |= {"health": AWAY, "away_since": _time_text(max(away[worker] for worker in by_worker))}
             routes.append(merged)
-        return GroupOverview(self._group, slots, workers, routes)
+        return routes
 
     def _away_since(self, worker: str, now: float) -> float | None:
         """Return since when a worker is away, None if it lives.

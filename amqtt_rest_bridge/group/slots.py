@@ -110,7 +110,7 @@ def client_id(group: str, slot: int, session: str) -> str:
 
 
 class Capacities:
-    """What the sessions of each route hold together, over all slots of this worker.
+    """How much the sessions of each route may hold together, over all slots of this worker.
 
     Args:
         queue_bytes: How much the sessions of all routes may hold.
@@ -204,20 +204,22 @@ class Slot:
             }
             for name, session in sorted(wanted.sessions.items()):
                 capacity = self._capacities.capacity_for(name, session)
-                if name in self._intakes:
-                    continue
-                settings = self._settings
-                client = ClientSession(
-                    client_id(settings.group, self.number, name), settings.session_expiry, session.most
-                )  # fmt: skip
-                intake = self._intakes[name] = Intake(
-                    self._broker, client, self._offer, self.number, settings.slots, capacity,
-                    gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
-                )  # fmt: skip
-                intake.ordered_from = self._ordered_from
-                intake.prepare(session.feeds, wanted.events)
-                intake.client.running = self._supervisor.keep(client.client_id, intake.client.run)
+                if name not in self._intakes:
+                    intake = self._intakes[name] = self._new_session(name, session.most, capacity)
+                    intake.prepare(session.feeds, wanted.events)
+                    intake.client.running = self._supervisor.keep(intake.client_id, intake.client.run)
             await asyncio.gather(*(self._change_session(name, gone, wanted) for name, gone in gone_filters.items()))
+
+    def _new_session(self, name: str, receive_maximum: int, capacity: Capacity) -> Intake:
+        """Return a session of the slot, which is not connected yet."""
+        settings = self._settings
+        client = ClientSession(client_id(settings.group, self.number, name), settings.session_expiry, receive_maximum)
+        intake = Intake(
+            self._broker, client, self._offer, self.number, settings.slots, capacity,
+            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
+        )  # fmt: skip
+        intake.ordered_from = self._ordered_from
+        return intake
 
     async def _change_session(self, name: str, gone: list[str], wanted: Plan) -> None:
         """Subscribe what an open session lacks, unsubscribe the `gone` filters, and close it if its route is gone."""

@@ -162,7 +162,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self._pending_answer.awaited.cancel()
 
     def close_overdue(self, now: float) -> bool:
-        """Close the connection if its peer is too slow. Return whether the peer was too slow to read an answer."""
+        """Close the connection if its peer is too slow. Return whether the peer was too slow to read an answer.
+
+        Limited are the times in which the peer reads an answer, reads a refusal, completes its handshake, sends a whole
+        request, and begins the next request.
+        """
         transport, limits, state = self.transport, self._port.limits, self.state
         if transport is None:
             return False
@@ -357,7 +361,13 @@ class Connection(asyncio.BufferedProtocol, Caller):
     # Answers.
 
     def _send_answer(self, response: Response) -> None:
-        """Send an answer. Then read the next request; or send a stream, linger after a refusal, or close."""
+        """Send an answer. What comes then depends on the answer.
+
+        - Usually the next request is read.
+        - A stream is sent, which is the last answer of the connection.
+        - After a refusal the connection lingers, since the peer may still send.
+        - After the last answer it is closed.
+        """
         reader, port, transport, stream = self._reader, self._port, self.transport, response.stream
         assert transport is not None  # noqa: S101  # a request has come
         close = reader.is_last or port.leaving or stream is not None

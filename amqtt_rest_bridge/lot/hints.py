@@ -25,7 +25,11 @@ from amqtt_rest_bridge.spelling import closest, question
 
 
 def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]:
-    """Return the settings that an unknown name may mean, and the hint."""
+    """Return the settings that an unknown name may mean, and the hint.
+
+    These are tried in order: names of things that are not settings (`_ADVICE`), names that other programs have for a
+    setting (`_OTHER_NAMES`), and settings with a similar name, first of this block.
+    """
     plain = name.upper().replace("-", "_")
     for words, settings, advice in _ADVICE:
         if plain in words.split():
@@ -61,7 +65,7 @@ _OTHER_NAMES = {
     "RATE_LIMIT": "RATE THROTTLE",
     "BREAKER": "CIRCUIT_BREAKER CIRCUIT",
 }
-"""What other programs call a setting."""
+"""The names that other programs have for a setting."""
 _HEADER_ADVICE = 'write WITH HEADERS, and below it ADD "X-API-Key" "..." or ADD "Authorization" "Bearer ..."'
 _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
     ("ENABLE MODE", ["ENABLE_CLIENT", "ENABLE_SERVER"], 'write ENABLE_CLIENT "true", ENABLE_SERVER "true" or both'),
@@ -84,7 +88,7 @@ _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
     ),
     ("QUERY PARAMS QUERY_PARAMS PARAMETERS", [], 'write it in ENDPOINT, as in "/search?q={payload}"'),
 )
-"""Names of things that are not settings: the names, the settings that are meant, what to write instead."""
+"""Names of things that are not settings; for each row of names the settings that may be meant, and the hint."""
 
 HEADERS_IN_AN_EVENT = (
     "write it in each event, below ADD EVENT <name>; AUTHORIZATION and USERNAME, in REST_API_CONFIG, are sent by all"
