@@ -131,28 +131,28 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
     """Yield the arrows of a route; with each arrow to a topic also the topic to match filters with (`_pattern`)."""
     masker, has_several = masker_of(route), len(route.client_events) + len(route.server_events) > 1
     for event in route.client_events:
-        own = Node("route", route.name, event.name if has_several else "")
-        server = Node("http", masker.address(route.config.server), "/".join(own[1:]))
-        yield Edge(Node("topic", event.source_topic), own, "way"), None
-        yield Edge(own, server, "way"), None
+        box = Node("route", route.name, event.name if has_several else "")
+        server = Node("http", masker.address(route.config.server), "/".join(box[1:]))
+        yield Edge(Node("topic", event.source_topic), box, "way"), None
+        yield Edge(box, server, "way"), None
         if event.destination_topic is not None:
             result = Node("topic", masker.text(event.destination_topic.source))
             yield Edge(server, result, "way"), _pattern(event.destination_topic, event)
         if event.error_topic is not None:
-            yield Edge(own, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
+            yield Edge(box, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
     for served in route.server_events:
-        own = Node("route", route.name, served.name if has_several else "")
+        box = Node("route", route.name, served.name if has_several else "")
         address = masker.address(shown_endpoint(served.method, route.config.server_port, served.endpoint))
-        endpoint = Node("http", address, "/".join(own[1:]))
+        endpoint = Node("http", address, "/".join(box[1:]))
         if served.destination_topic is None:
-            yield Edge(Node("topic", served.source_topic or ""), own, "way"), None
-            yield Edge(own, endpoint, "way"), None
+            yield Edge(Node("topic", served.source_topic or ""), box, "way"), None
+            yield Edge(box, endpoint, "way"), None
             continue
-        yield Edge(endpoint, own, "way"), None
+        yield Edge(endpoint, box, "way"), None
         topic = Node("topic", masker.text(served.destination_topic.source))
-        yield Edge(own, topic, "way"), _pattern(served.destination_topic, None)
+        yield Edge(box, topic, "way"), _pattern(served.destination_topic, None)
         if served.reply_topic is not None:
-            yield Edge(Node("topic", masker.text(served.reply_topic.source)), own, "way"), None
+            yield Edge(Node("topic", masker.text(served.reply_topic.source)), box, "way"), None
 
 
 def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
@@ -188,45 +188,63 @@ def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
 
 def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing:
     """Draw the nodes of these arrows; `states` are those of the routes, by name."""
+    columns = _columns(arrows)
+    boxes = _boxes(columns, arrows, states)
+    curves = [(_curve(boxes[edge.begin], boxes[edge.end]), edge.kind) for edge in arrows]
+    right = max((box.x + box.width for box in boxes.values()), default=_MARGIN + _WIDTH)
+    rows = max((len(nodes) for nodes in columns), default=1)
+    return Drawing([*boxes.values()], curves, right + _MARGIN, rows * _ROW + 2 * _MARGIN, [*_ways(arrows, boxes)])
+
+
+def _columns(arrows: Sequence[Edge]) -> list[list[Node]]:
+    """Return the nodes of each column: to the right of all that lead to them. A circle begins at one of its nodes."""
+    before: dict[Node, set[Node]] = {}
+    after: dict[Node, list[Node]] = {}
+    for edge in arrows:
+        before.setdefault(edge.begin, set())
+        before.setdefault(edge.end, set()).add(edge.begin)
+        after.setdefault(edge.begin, []).append(edge.end)
     columns: list[list[Node]] = []
-    for node, column in _columns(arrows).items():
-        while len(columns) <= column:
+    numbers: dict[Node, int] = {}  # of the columns of those that have one
+    waiting = dict(before)
+    ready = [node for node, leading in waiting.items() if not leading]
+    while waiting:
+        node = ready.pop(0) if ready else next(iter(waiting))  # if none is ready, this one begins a circle
+        if waiting.pop(node, None) is None:
+            continue
+        number = numbers[node] = max((numbers[one] + 1 for one in before[node] if one in numbers), default=0)
+        if number == len(columns):
             columns.append([])
-        columns[column].append(node)
+        columns[number].append(node)
+        ready += [one for one in after.get(node, ()) if one in waiting and before[one] <= numbers.keys()]
+    return columns
+
+
+def _boxes(
+    columns: Sequence[Sequence[Node]], arrows: Sequence[Edge], states: Mapping[str, RouteState]
+) -> dict[Node, Box]:
+    """Place the nodes of these columns, from left to right. The first box of a route shows its rate."""
     boxes: dict[Node, Box] = {}
-    rated: set[str] = set()  # routes whose rate is drawn
-    left = _MARGIN
+    rated: set[str] = set()  # routes whose rate is shown
+    x = _MARGIN
     for nodes, width in zip(columns, _widths(columns, states), strict=True):
-        # Nodes are ordered by the average height of the nodes that lead to them, so that few arrows cross.
+        # Nodes are ordered by the average height of the boxes that lead to them, so that few arrows cross.
         heights: dict[Node, list[int]] = {}
         for edge in arrows:
             if edge.begin in boxes:
                 heights.setdefault(edge.end, []).append(boxes[edge.begin].y)
-        mean = {node: sum(own) / len(own) for node, own in heights.items()}
-        for row, node in enumerate(sorted(nodes, key=lambda one: mean.get(one, 0.0))):
+        average = {node: sum(leading) / len(leading) for node, leading in heights.items()}
+        for row, node in enumerate(sorted(nodes, key=lambda one: average.get(one, 0.0))):
             has_rate = node.kind == "route" and node.name not in rated
-            boxes[node] = _box(node, left, _MARGIN + _ROW * row, width, states.get(node.name), has_rate=has_rate)
-            rated |= {node.name} if has_rate else set()
-        left += width + _GAP
-    curves = []
-    for edge in arrows:
-        begin, end = boxes[edge.begin], boxes[edge.end]
-        x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end.x, end.y + _HEIGHT // 2
-        middle = (x1 + x2) // 2
-        bend = f"{middle} {y1} {middle} {y2}"
-        if x2 <= x1:  # the arrow of a circle, back to the left
-            bend = f"{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40}"
-        curves.append((f"M{x1} {y1}C{bend} {x2} {y2}", edge.kind))
-    height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
-    width = left - _GAP + _MARGIN if columns else _WIDTH + 2 * _MARGIN
-    return Drawing([*boxes.values()], curves, width, height + _MARGIN, [*_ways(arrows, boxes)])
+            boxes[node] = _box(node, x, _MARGIN + _ROW * row, width, states.get(node.name), has_rate=has_rate)
+            if has_rate:
+                rated.add(node.name)
+        x += width + _GAP
+    return boxes
 
 
 def _widths(columns: Sequence[Sequence[Node]], states: Mapping[str, RouteState]) -> list[int]:
-    """Return the width of each column: what its longest text needs, at most its share of the page.
-
-    The column that needs least comes first, so that what it leaves is shared by the others.
-    """
+    """Return the width of each column: what its longest text needs, at most its share of the page."""
     widths = [_WIDTH] * len(columns)
     needed = [
         max(math.ceil((_length(_text(node)) + _reserved(node, states.get(node.name))) * _CHARACTER) for node in nodes)
@@ -235,13 +253,24 @@ def _widths(columns: Sequence[Sequence[Node]], states: Mapping[str, RouteState])
         for nodes in columns
     ]
     spare = max(_PAGE_WIDTH - 2 * _MARGIN - len(columns) * (_WIDTH + _GAP) + _GAP, 0)
-    for left, number in zip(
-        range(len(columns), 0, -1), sorted(range(len(columns)), key=needed.__getitem__), strict=True
-    ):
-        more = max(min(needed[number], spare // left), 0)
+    sharing = len(columns)
+    # The column that needs least comes first, so that the others share what it leaves.
+    for number in sorted(range(len(columns)), key=needed.__getitem__):
+        more = max(min(needed[number], spare // sharing), 0)
         widths[number] += more
         spare -= more
+        sharing -= 1
     return widths
+
+
+def _curve(begin: Box, end: Box) -> str:
+    """Return the SVG path of an arrow between two boxes."""
+    x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end.x, end.y + _HEIGHT // 2
+    middle = (x1 + x2) // 2
+    bend = f"{middle} {y1} {middle} {y2}"
+    if x2 <= x1:  # the arrow of a circle, back to the left
+        bend = f"{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40}"
+    return f"M{x1} {y1}C{bend} {x2} {y2}"
 
 
 def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
@@ -252,35 +281,15 @@ def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
         before.setdefault(edge.end, []).append(edge)
         after.setdefault(edge.begin, []).append(edge)
     for route in (node for node in boxes if node.kind == "route"):
-        own = after.get(route, [])
-        reached = [edge.end for edge in own if edge.kind == "way"]
+        leaving = after.get(route, [])
+        reached = [edge.end for edge in leaving if edge.kind == "way"]
         yield Way(
             boxes[route],
             [boxes[edge.begin] for edge in before.get(route, ())],
             [boxes[node] for node in reached],
             [boxes[edge.end] for node in reached if node.kind == "http" for edge in after.get(node, ())],
-            [boxes[edge.end] for edge in own if edge.kind == "error"],
+            [boxes[edge.end] for edge in leaving if edge.kind == "error"],
         )
-
-
-def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
-    """Return the column of each node: to the right of all that lead to it. A circle begins at one of its nodes."""
-    before: dict[Node, set[Node]] = {}
-    after: dict[Node, list[Node]] = {}
-    for edge in arrows:
-        before.setdefault(edge.begin, set())
-        before.setdefault(edge.end, set()).add(edge.begin)
-        after.setdefault(edge.begin, []).append(edge.end)
-    columns: dict[Node, int] = {}
-    waiting = dict(before)
-    ready = [node for node, own in waiting.items() if not own]
-    while waiting:
-        node = ready.pop(0) if ready else next(iter(waiting))
-        if waiting.pop(node, None) is None:
-            continue
-        columns[node] = max((columns[one] + 1 for one in before[node] if one in columns), default=0)
-        ready += [one for one in after.get(node, ()) if one in waiting and before[one] <= columns.keys()]
-    return columns
 
 
 def _text(node: Node) -> str:

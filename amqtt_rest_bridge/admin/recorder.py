@@ -65,21 +65,15 @@ _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.
 
 
 class EventCounts(Struct):
-    """Counts of an event since the start.
+    """Counts of an event since the start."""
 
-    `outcomes` counts calls by failure code, or as "succeeded" or "skipped"; refused ones are in `refused`. `waits` is
-    the number of calls that were not skipped, `waited_seconds` the sum of their waiting times. `took` has the durations
-    of their requests. `statuses` counts requests of server mode by the status of the answer; `took` has the times until
-    those answers, without refused and skipped requests. `skipped` counts both by the code of the reason.
-    """
-
-    outcomes: dict[str, int]
-    took: "Durations"
-    waits: int = 0
-    waited_seconds: float = 0.0
-    refused: int = 0
-    statuses: dict[str, int] = {}
-    skipped: dict[str, int] = {}
+    outcomes: dict[str, int]  # calls by failure code, or as "succeeded" or "skipped"
+    took: "Durations"  # of the requests of calls; of a server event, of the requests that succeeded or failed
+    waits: int = 0  # calls that were not skipped
+    waited_seconds: float = 0.0  # sum of their waiting times
+    refused: int = 0  # messages that were not admitted
+    statuses: dict[str, int] = {}  # requests of server mode by the status of the answer
+    skipped: dict[str, int] = {}  # messages and requests by the code of the reason
 
     def add_call(self, run: CallRun) -> None:
         """Count a call that has ended."""
@@ -170,14 +164,6 @@ class RunRecorder:
             self._count_failure(one.run)
         return found
 
-    def _count_failure(self, run: Run) -> None:
-        """Count a failure in its problem. That of a retry replaces the failure before it: a message counts once."""
-        self.problems.add_failure(run)
-        failures = [] if run.retry_of is None else self.kept.failures_of(run.retry_of)
-        before = [one for one in failures if one.time <= run.time and one.id != run.id]
-        if before:
-            self.problems.remove_failure(before[-1])
-
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""
         by_route: dict[str, dict[str, EventCounts]] = {}
@@ -189,12 +175,33 @@ class RunRecorder:
 
     def note_call(self, run: CallRun) -> None:
         """Note a call that has ended, or a failed attempt that another one follows."""
+        noted = self._noted_call(run)
+        self._remember(noted)
+        counts = self._counts.get((run.route.name, run.event.name))
+        if counts is None:  # a reload has removed the event
+            return
+        if run.outcome is Outcome.RETRYING:
+            self.problems.add_failed_try(run.number, self._without_secrets(noted))
+            return
+        counts.add_call(run)
+        if run.retry_of is None:
+            if run.failure is not None or self._capture is Capture.ALL:
+                self._keep_call(noted, run)
+        else:
+            self.kept.begin_retry(run.retry_of, noted.run.id or "")  # for a replay; that of a retry has begun already
+            self._keep_call(noted, run)
+            self._note_retry(run.retry_of, run.outcome, run.time)
+            self.kept.end_retry(run.retry_of)
+        self.forget_call(run.number)
+
+    def _noted_call(self, run: CallRun) -> UnmaskedRun:
+        """Return what is remembered of a call."""
         name, is_refused = (run.route.name, run.event.name), run.outcome is Outcome.REFUSED
-        failure, url, run_id = run.failure, run.url, self._ids.of(run.key, *name)
-        if url is not None and len(url) > LONGEST_URL:
+        failure, url = run.failure, run.url
+        if url is not None and len(url) > LONGEST_URL:  # masked first, so that no part of a secret is left
             url = masker_of(run.route).address(url)[:LONGEST_URL]
-        noted = UnmaskedRun(run.route, Run(
-            run.time, _KINDS.get(run.outcome, "call"), run_id, *name,
+        return UnmaskedRun(run.route, Run(
+            run.time, _KINDS.get(run.outcome, "call"), self._ids.of(run.key, *name), *name,
             loggable(run.message.topic), run.event.method.value, url, run.status,
             None if failure is None else failure.code.value,
             None if failure is None else failure.message,
@@ -205,30 +212,42 @@ class RunRecorder:
             run.attempts, run.retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
             batch=run.together if run.together > 1 else None,
         ))  # fmt: skip
-        self._remember(noted)
-        if (counts := self._counts.get(name)) is None:
-            return
-        if run.outcome is Outcome.RETRYING:
-            self.problems.add_failed_try(run.number, self._without_secrets(noted))
-            return
-        counts.add_call(run)
-        if run.retry_of is not None:
-            self.kept.begin_retry(run.retry_of, run_id)  # for a replay, since a retry was noted when it began
-        is_kept = failure is not None or self._capture is Capture.ALL
-        if is_kept or run.retry_of is not None:
-            shown, message = self._without_secrets(noted), run.message
-            has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
-            evidence = call_evidence(run) if has_evidence else None
+
+    def _remember(self, noted: UnmaskedRun) -> None:
+        """Remember a run as one of the last of its route, and pass it on to followers."""
+        run = noted.run
+        if run.kind != "retry" and (recent := self._recent.get(run.route or "")) is not None:
+            recent.append(noted)
+            if run.code is not None:
+                self._failures[run.route or ""].append(noted)
+        if self.followers.are_any:
+            self.followers.note(noted)
+
+    def _keep_call(self, noted: UnmaskedRun, run: CallRun) -> None:
+        """Keep a call with its message, and with request and response if these are captured; count its failure."""
+        shown, message, evidence = self._without_secrets(noted), run.message, None
+        is_captured = self._capture is Capture.ALL or (run.failure is not None and self._capture is not Capture.NONE)
+        if is_captured and run.outcome is not Outcome.REFUSED:
+            evidence = call_evidence(run)
             if evidence is not None:
                 shown = replace(shown, url=evidence.url)  # masked too are the secrets of the message
-            if failure is not None:
-                self._count_failure(shown)
-            payload = None if self._capture is Capture.NONE else message.payload
-            self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
-        if run.retry_of is not None:
-            self._note_retry(run.retry_of, run.outcome, run.time)
-            self.kept.end_retry(run.retry_of)
-        self.forget_call(run.number)
+        if run.failure is not None:
+            self._count_failure(shown)
+        payload = None if self._capture is Capture.NONE else message.payload
+        self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
+
+    def _count_failure(self, run: Run) -> None:
+        """Count a failure in its problem. That of a retry replaces the failure before it: a message counts once."""
+        self.problems.add_failure(run)
+        failures = [] if run.retry_of is None else self.kept.failures_of(run.retry_of)
+        before = [one for one in failures if one.time <= run.time and one.id != run.id]
+        if before:
+            self.problems.remove_failure(before[-1])
+
+    def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
+        """Note how the retry of a failure has ended. A success is counted in the problem of that failure."""
+        if (failure := self.kept.note_retry_outcome(name, outcome.value)) is not None:
+            self.problems.add_success(failure, now)
 
     def replayed_run(self, event: EventName, message: Message) -> str | None:
         """Return the id of the newest kept failure of an event with the message that was replayed."""
@@ -241,35 +260,43 @@ class RunRecorder:
 
     def note_request(self, run: RequestRun) -> None:
         """Note a request that has been answered."""
-        route, event, refusal, status = run.route, run.event, run.refusal, run.answer.status[:3]
+        noted, refusal = self._noted_request(run), run.refusal
+        self._remember(noted)
+        route, event = run.route, run.event
+        if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
+            return
+        counts.add_request(run)
+        if refusal is not None:
+            self._count_failure(replace(noted.run, hint=hint_of(refusal.code, noted.run.status)))
+        if run.retry_of is not None:
+            self._keep_request(noted, run)
+            self._note_retry(run.retry_of, run.outcome, run.time)
+            return
+        is_kept = self._capture is Capture.ALL if refusal is None else refusal.code in NOT_SERVED_CODES
+        if is_kept and self._capture is not Capture.NONE:
+            self._keep_request_soon(noted, run)
+
+    def _noted_request(self, run: RequestRun) -> UnmaskedRun:
+        """Return what is remembered of a request."""
+        route, event, refusal = run.route, run.event, run.refusal
         url = path_of(run.request.target)
         if len(url) > LONGEST_URL:
             url = self._masked_url(route, url)[:LONGEST_URL]
-        noted = UnmaskedRun(route, Run(
+        return UnmaskedRun(route, Run(
             run.time, "skipped" if run.outcome is Outcome.SKIPPED else "request", run.request.id,
             None if route is None else route.name,
             None if event is None else event.name,
             None if run.publication is None else loggable(run.publication.topic),
-            run.request.method[:_LONGEST_METHOD], url, int(status),
+            run.request.method[:_LONGEST_METHOD], url, int(run.answer.status[:3]),
             None if refusal is None else refusal.code,
             None if refusal is None else refusal.message,
             None if refusal is None else refusal.hint,
             ms=_milliseconds(run.took), retry_of=run.retry_of,
             reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
-        self._remember(noted)
-        if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
-            return
-        counts.add_request(run)
-        if refusal is not None:
-            self._count_failure(replace(noted.run, hint=hint_of(refusal.code, int(status))))
-        if run.retry_of is not None:
-            self._keep_request(noted, run)
-            self._note_retry(run.retry_of, run.outcome, run.time)
-            return
-        is_kept = self._capture is Capture.ALL if refusal is None else refusal.code in NOT_SERVED_CODES
-        if not is_kept or self._capture is Capture.NONE:
-            return
+
+    def _keep_request_soon(self, noted: UnmaskedRun, run: RequestRun) -> None:
+        """Keep a request at once, or with those that are pending; see `_KEEP_SECONDS`."""
         if not self._has_timer:
             self._has_timer = True
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
@@ -281,39 +308,6 @@ class RunRecorder:
             self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1
         ):
             self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
-
-    def put_away(self, name: str) -> list[Run]:
-        """Forget the failures of a message that is not to be sent again, and return them."""
-        failures = self.kept.put_away(name)
-        gone = {run.id for run in failures}
-        for last in (*self._recent.values(), *self._failures.values()):
-            for one in [one for one in last if one.run.id in gone]:
-                last.remove(one)
-        return failures
-
-    def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. A success is counted in the problem of that failure."""
-        if (failure := self.kept.note_retry_outcome(name, outcome.value)) is not None:
-            self.problems.add_success(failure, now)
-
-    def note_unmatched(self, message: Message) -> None:
-        """Show followers a message that concerns no event. The broker's own messages on `$SYS` are left out."""
-        if self.followers.are_any and not message.topic.startswith("$SYS/"):
-            self.followers.note(UnmaskedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
-
-    def note_error(self, route: str, code: str, message: str, now: float) -> None:
-        """Note an error of a route that ended no message."""
-        self.problems.add_error(route, code, message, now)
-
-    def _remember(self, noted: UnmaskedRun) -> None:
-        """Remember a run as one of the last of its route, and pass it on to followers."""
-        run = noted.run
-        if run.kind != "retry" and (recent := self._recent.get(run.route or "")) is not None:
-            recent.append(noted)
-            if run.code is not None:
-                self._failures[run.route or ""].append(noted)
-        if self.followers.are_any:
-            self.followers.note(noted)
 
     def _on_timer(self) -> None:
         """Keep the pending requests, and start the timer again; stop it if there are none."""
@@ -330,6 +324,24 @@ class RunRecorder:
         evidence = request_evidence(run, None if original is None else original.evidence)
         shown = self._without_secrets(noted)
         self.kept.add(KeptRun(shown, publication.topic, run.time - run.took, payload, evidence, publication.properties))
+
+    def put_away(self, name: str) -> list[Run]:
+        """Forget the failures of a message that is not to be sent again, and return them."""
+        failures = self.kept.put_away(name)
+        gone = {run.id for run in failures}
+        for last in (*self._recent.values(), *self._failures.values()):
+            for one in [one for one in last if one.run.id in gone]:
+                last.remove(one)
+        return failures
+
+    def note_unmatched(self, message: Message) -> None:
+        """Show followers a message that concerns no event. The broker's own messages on `$SYS` are left out."""
+        if self.followers.are_any and not message.topic.startswith("$SYS/"):
+            self.followers.note(UnmaskedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Note an error of a route that ended no message."""
+        self.problems.add_error(route, code, message, now)
 
     # Queries.
 

@@ -106,14 +106,14 @@ class _Window:
         last = self._last
         place = None if retry_of is None else next((at for at, one in enumerate(last) if retry_of in one.runs), None)
         if place is None:
-            left = last[0] if len(last) == HEALTH_WINDOW else _SUCCEEDED
+            gone = last[0] if len(last) == HEALTH_WINDOW else _SUCCEEDED
             last.append(ended)
         else:
-            left = last[place]
-            last[place] = replace(ended, runs=(*left.runs, *ended.runs)[-_MOST_RUNS:])
-        self.failed += ended.failed - left.failed
-        self.refused += ended.refused - left.refused
-        return None if place is None else left.error
+            gone = last[place]
+            last[place] = replace(ended, runs=(*gone.runs, *ended.runs)[-_MOST_RUNS:])
+        self.failed += ended.failed - gone.failed
+        self.refused += ended.refused - gone.refused
+        return None if place is None else gone.error
 
     def put_away(self, run: str) -> RouteError | None:
         """Count a failure whose message is not to be sent again as a success, and return its error."""
@@ -201,17 +201,17 @@ class Admission:
     Args:
         config: The bounds.
         places: Requests that the route may have in flight (the setting `workers`).
-        queue: Counts the payloads of all routes.
+        all_routes: Counts the payloads of all routes.
     """
 
     __slots__ = (
-        *("admitted", "capacity", "held_bytes", "in_flight", "most_bytes", "awaiting_room", "awaiting_room_bytes"),
-        *("outstanding", "places", "policy", "timeout", "_queue"),
-    )
+        "_all_routes", "admitted", "awaiting_room", "awaiting_room_bytes", "capacity", "held_bytes", "in_flight",
+        "most_bytes", "outstanding", "places", "policy", "timeout",
+    )  # fmt: skip
 
-    def __init__(self, config: RouteConfig, places: int, queue: QueueBytes) -> None:
+    def __init__(self, config: RouteConfig, places: int, all_routes: QueueBytes) -> None:
         self.places = places
-        self._queue = queue
+        self._all_routes = all_routes
         self.admitted = 0  # so far
         self.outstanding = 0  # admitted and not ended
         self.in_flight = 0  # those of them that have a place
@@ -245,8 +245,12 @@ class Admission:
             used_up = f"its OVERLOAD_CAPACITY of {self.capacity} messages is used up"
             return catalogue.ROUTE_FULL.error(f"the route is overloaded: {used_up}")
         row, whose, bound = catalogue.ROUTE_BYTES_FULL, "route", f"OVERLOAD_BYTES of {size_text(self.most_bytes)}"
-        if self.held_bytes + size <= self.most_bytes and self._queue.held + size > self._queue.limit:
-            row, whose, bound = catalogue.QUEUE_BYTES_FULL, "bridge", f"queue_bytes of {size_text(self._queue.limit)}"
+        if self.held_bytes + size <= self.most_bytes and self._all_routes.held + size > self._all_routes.limit:
+            row, whose, bound = (
+                catalogue.QUEUE_BYTES_FULL,
+                "bridge",
+                f"queue_bytes of {size_text(self._all_routes.limit)}",
+            )
         # The bytes of messages that await room count, too, since those go first.
         return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
@@ -255,13 +259,13 @@ class Admission:
         self.admitted += 1
         self.outstanding += 1
         self.held_bytes += size
-        self._queue.held += size
+        self._all_routes.held += size
 
     def release(self, size: int) -> None:
         """Note that an admitted call has ended."""
         self.outstanding -= 1
         self.held_bytes -= size
-        self._queue.held -= size
+        self._all_routes.held -= size
 
     def may_wait(self, size: int) -> bool:
         """Return whether one more message of `size` bytes may wait for room.
@@ -276,17 +280,17 @@ class Admission:
         """Note that a message begins (`change` 1) or ceases (-1) to wait for room."""
         self.awaiting_room += change
         self.awaiting_room_bytes += change * size
-        self._queue.held += change * size
+        self._all_routes.held += change * size
 
     def has_room(self, size: int) -> bool:
-        """Return whether a waiting message of `size` bytes, which counts in `queue` already, can be admitted."""
+        """Return whether a waiting message of `size` bytes, which counts in `all_routes` already, can be admitted."""
         return not self.outstanding or (
             self.outstanding < self.capacity and self._fits(self.held_bytes, size, is_counted=True)
         )
 
     def _fits(self, held: int, size: int, *, is_counted: bool = False) -> bool:
-        """Return whether `size` bytes fit beside those `held`; `is_counted` if they count in `queue` already."""
-        return held + size <= self.most_bytes and (is_counted or self._queue.held + size <= self._queue.limit)
+        """Return whether `size` bytes fit beside those `held`; `is_counted` if they count in `all_routes` already."""
+        return held + size <= self.most_bytes and (is_counted or self._all_routes.held + size <= self._all_routes.limit)
 
     @property
     def queued(self) -> int:
@@ -302,9 +306,9 @@ class Admission:
 class RouteStatistics:
     """The counts of one route, its health, and its admission. A reload that changes the route keeps them."""
 
-    def __init__(self, route: Route, places: int, now: float, queue: QueueBytes) -> None:
+    def __init__(self, route: Route, places: int, now: float, all_routes: QueueBytes) -> None:
         self.name = route.name
-        self.admission = Admission(route.route_config, places, queue)
+        self.admission = Admission(route.route_config, places, all_routes)
         self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         self._not_admitted = 0  # refused messages, and requests of server mode; `admission.admitted` has the others
         self._other_errors = 0  # errors that ended no message, such as failed attempts of lossless calls
@@ -488,8 +492,8 @@ class RouteStatistics:
         is_down = self._port_fault is not None or self.open_breaker is not None
         if is_down or calls.streak >= _RED_STREAK or requests.streak >= _RED_STREAK:
             return "Red"
-        is_ill = calls.failed or self.retrying or requests.failed or requests.refused or self.whens.broken
-        return "Yellow" if is_ill else "Green"
+        is_impaired = calls.failed or self.retrying or requests.failed or requests.refused or self.whens.broken
+        return "Yellow" if is_impaired else "Green"
 
     @property
     def health_reason(self) -> str | None:
