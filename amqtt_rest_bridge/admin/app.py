@@ -70,7 +70,7 @@ _NOT_RETRIED: Final = {
     RETRY_RUNS: catalogue.RETRY_RUNS,
 }
 _COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
-_LEVEL: Final = 7  # of gzip
+_GZIP_LEVEL: Final = 7
 _FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
 _LIMITS: Final = PortLimits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
@@ -151,8 +151,8 @@ class AdminPort:
         path = request.target.partition("?")[0]
         is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith(("/retry", "/drop")))
         is_trial = path == "/playground" and request.method == "POST"
-        crowded = None if request.may_wait else overloaded("The admin port answers as many requests as it can")
-        refusal = request.refusal or crowded or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
+        overload = None if request.may_wait else overloaded("The admin port answers as many requests as it can")
+        refusal = request.refusal or overload or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
         if refusal is None and not is_trial and len(request.body) > _BODY_BYTES:
             refusal = too_large(_BODY_BYTES)
         if refusal is not None:
@@ -167,9 +167,9 @@ class AdminPort:
                 trial = trial_of(request.body)
                 answer = self._pages.playground(trial, await asyncio.to_thread(self._playground.run, trial))
             elif path.startswith("/api/"):
-                answer = await self._find_api(path.split("/")[2:], request)
+                answer = await self._answer_api(path.split("/")[2:], request)
             else:
-                answer = await self._find(path, request)
+                answer = await self._answer_page(path, request)
         except BadQueryError as error:
             row = catalogue.NOT_A_RETRY if is_retry else catalogue.NOT_A_QUERY
             answer = refused(refuse(row, str(error)), SAFE)
@@ -182,7 +182,7 @@ class AdminPort:
             response = self._pages.error(response)
         return compressed(response) if takes_gzip(request.headers.get("accept-encoding")) else response
 
-    async def _find(self, path: str, request: Request) -> Response:
+    async def _answer_page(self, path: str, request: Request) -> Response:
         """Return a page, a file that pages use, or what programs ask for outside of the API."""
         query, pages = _query(request), self._pages
         match path.split("/")[1:]:
@@ -214,7 +214,7 @@ class AdminPort:
                 return pages.playground(Trial(FIRST_ROUTE), None)
         return pages.asset(path, request.query) or refused(NOT_FOUND, SAFE)
 
-    async def _find_api(self, path: list[str], request: Request) -> Response:
+    async def _answer_api(self, path: list[str], request: Request) -> Response:
         """Return what the API has at a path below `/api/`."""
         query, now = _query(request), self._figures.now
         match path:
@@ -226,7 +226,7 @@ class AdminPort:
             case ["unmatched"]:
                 return _json(unmatched_object(await now(statuses=False)))
             case ["history"]:
-                return self._find_history(query)
+                return self._answer_history(query)
             case ["live"]:
                 return self._follow(request, "caller")
             case ["changes"]:
@@ -250,7 +250,7 @@ class AdminPort:
         """Return the JSON object of a run with what is kept of it."""
         return whole_run_object(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
 
-    def _find_history(self, query: Mapping[str, Sequence[str]]) -> Response:
+    def _answer_history(self, query: Mapping[str, Sequence[str]]) -> Response:
         """Return the history of a route within a range, the oldest values first."""
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
         if span not in RANGES:
@@ -284,10 +284,10 @@ class AdminPort:
         if not found:
             return refused(NO_RUN, SAFE)
         (run,) = found
-        again = kept.get(run.retried_as or "")
+        last_retry = kept.get(run.retried_as or "")
         alike = kept.open_alike(run.route or "")
         return self._pages.run(
-            self._whole(run), None if again is None else again.run, alike[run.status, run.code or ""],
+            self._whole(run), None if last_retry is None else last_retry.run, alike[run.status, run.code or ""],
             is_refused=is_refused,
         )  # fmt: skip
 
@@ -323,9 +323,9 @@ class AdminPort:
                 return _json({"dropped": done, "refused": _refused_objects(left)})
         match path.split("/")[1:-1]:
             case []:
-                alike = retry_form_of(request.body)
-                answer = await retry(alike)
-                page = "/runs?outcome=open&" if alike.route is None else f"/routes/{quote(alike.route, safe='')}?"
+                wanted = retry_form_of(request.body)
+                answer = await retry(wanted)
+                page = "/runs?outcome=open&" if wanted.route is None else f"/routes/{quote(wanted.route, safe='')}?"
                 return _see_other(f"{page}started={len(answer.started)}&refused={len(answer.refused)}")
             case ["runs", run]:
                 answer = await retry(RetryQuery([run]))
@@ -369,7 +369,7 @@ def compressed(response: Response) -> Response:
     if len(response.body) < _COMPRESSED_FROM:
         return response
     headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    return replace(response, headers=headers, body=gzip.compress(response.body, _LEVEL, mtime=0))
+    return replace(response, headers=headers, body=gzip.compress(response.body, _GZIP_LEVEL, mtime=0))
 
 
 def _query(request: Request) -> dict[str, list[str]]:

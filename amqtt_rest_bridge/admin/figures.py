@@ -181,7 +181,7 @@ class Figures:
                 )
             if number % _ROUTES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        while not self._unmatched.prepare():
+        while not self._unmatched.find_one_nearest():
             await asyncio.sleep(0)
         return Numbers(found, self._bridge_numbers())
 

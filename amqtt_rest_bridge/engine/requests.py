@@ -42,8 +42,9 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 TRACE_NAMES: Final = frozenset(("traceparent", "tracestate", "baggage"))
-"""Headers, and user properties, that name a trace and what goes with it."""
+"""The headers, and user properties, of a trace context."""
 
+# The syntax of the three headers: W3C Trace Context sections 3.2 and 3.3, W3C Baggage section 3.3.
 _PARENT: Final = re.compile(
     r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?"
 )
@@ -81,15 +82,15 @@ class RequestBuilder:
         self._has_length = event.body is not None or event.method in _BODY_METHODS
         # Headers of the bridge come before and after those of HEADERS. A name in HEADERS replaces that of the bridge.
         names = frozenset(name.lower() for name, _ in event.headers)
-        self._takes_idempotency_key = "idempotency-key" not in names
-        # The trace headers that are not taken from the message.
-        self._own_trace = names | {"tracestate"} if "traceparent" in names else names
+        first = _headers_before(origin.authority, names)
         own = [(name, _filled_if_constant(text)) for name, text in event.headers if name.lower() not in _FRAMING]
-        before = _headers_before(origin.authority, names)
-        after = _headers_after(route.config, names, has_body=event.body is not None)
-        self._before, self._own, self._after = before, own, after
+        last = _headers_after(route.config, names, has_body=event.body is not None)
+        self._first_headers, self._event_headers, self._last_headers = first, own, last
         constant = tuple((name, text) for name, text in own if isinstance(text, str))
-        self._constant_headers = (*before, *constant, *after) if len(constant) == len(own) else None
+        self._constant_headers = (*first, *constant, *last) if len(constant) == len(own) else None
+        self._takes_idempotency_key = "idempotency-key" not in names
+        # Trace headers that are not taken from the message.
+        self._trace_left_out = names | {"tracestate"} if "traceparent" in names else names
         # How values are escaped in BODY. The Content-Type decides it, so a value in that header must not change it.
         self._body_place = None
         if event.body is not None and not event.body.is_constant and not event.body.is_raw:
@@ -109,22 +110,24 @@ class RequestBuilder:
         if body is not None and len(body) > self._max_body_bytes:
             message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
             raise REQUEST_TOO_LARGE.error(message, unsent=True)
-        headers = self._constant_headers
-        if headers is None:
-            filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
-            for name, value in filled if self._body_place is not None else ():
-                # With another escaping a value could end the JSON string or the form field that it is in.
-                if name.lower() == "content-type" and place_of(value) is not self._body_place:
-                    message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
-                    raise TYPE_OF_BODY.error(message, unsent=True)
-            headers = (*self._before, *filled, *self._after)
+        headers = self._filled_headers(values) if self._constant_headers is None else self._constant_headers
         if self._has_length:
             headers = (*headers, ("Content-Length", str(len(body or b""))))
         if idempotency_key is not None and self._takes_idempotency_key:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         if values.user:
-            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._own_trace))
+            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._trace_left_out))
         return HttpRequest(self._method, url, headers, body)
+
+    def _filled_headers(self, values: MessageValues) -> Pairs:
+        """Return HEADERS filled, between the headers of the bridge; raises `CallError` for a bad value."""
+        filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._event_headers]
+        for name, value in filled if self._body_place is not None else ():
+            # With another escaping a value could end the JSON string or the form field that it is in.
+            if name.lower() == "content-type" and place_of(value) is not self._body_place:
+                message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
+                raise TYPE_OF_BODY.error(message, unsent=True)
+        return (*self._first_headers, *filled, *self._last_headers)
 
     def destination(self, values: MessageValues) -> str | None:
         """Return the topic of the result; None if there is no result, or the topic has values of the response.

@@ -164,7 +164,7 @@ class UnmatchedRequests:
             found.append(UnmatchedPath(port, method, path, key.status, count, first, last, self._nearest_of(port, key)))
         return found
 
-    def prepare(self) -> bool:
+    def find_one_nearest(self) -> bool:
         """Find the nearest endpoint for one path that `most_frequent` returns; return whether all are found now.
 
         The search takes a millisecond with 1,000 endpoints: too long for all paths in one iteration of the loop.

@@ -190,7 +190,7 @@ def test_a_route_with_a_thousand_endpoints_finds_the_nearest_ones_one_at_a_time(
     for number in range(MOST_SHOWN):
         counting.ask(f"/plant/{number}/stauts")
     steps = 1
-    while not counting.unmatched.prepare():
+    while not counting.unmatched.find_one_nearest():
         steps += 1
     assert steps == MOST_SHOWN - 1  # the log has named the first one
     nearest = {one.nearest.path for one in counting.most() if one.nearest is not None}
