@@ -117,15 +117,14 @@ def _pairs(query_string: str) -> dict[str, str]:
 def _request(text: str, options: Mapping[str, Any], filters: Mapping[str, Any], ignored: tuple[str, ...]) -> ApiRequest:
     """Return what a request asks for. Null means the default, and a blank category means none."""
     since, fields = options.get("updated_since"), options.get("fields")
+    ids: dict[str, Any] = {name: frozenset(map(str.lower, _items(filters.get(name) or ()))) for name in _ID_LISTS}
     query = TemplateQuery(
         text=text.strip(_BLANKS),
         limit=int(options.get("limit") or DEFAULT_LIMIT),
         offset=int(options.get("offset") or 0),
         category_id=(filters.get("category_id") or "").strip().lower() or None,
         difficulty=filters.get("difficulty"),
-        tag_ids=_ids(filters.get("tag_ids")),
-        route_ids=_ids(filters.get("route_ids")),
-        broker_version_ids=_ids(filters.get("broker_version_ids")),
+        **ids,
         exact=bool(options.get("exact")),
         sort=Sort(options.get("sort") or Sort.RELEVANCE),
         updated_since=since and min(max((_moment(since) - _EPOCH) // _MICROSECOND, _YEARS[0]), _YEARS[1]),
@@ -151,10 +150,6 @@ def _place(query: TemplateQuery, cursor: str) -> Place:
         "cursor must be what a page of the same search named as its next one",
         hint="Leave cursor out to begin with the first page.",
     )
-
-
-def _ids(given: str | Sequence[str] | None) -> frozenset[str]:
-    return frozenset(item.lower() for item in _items(given or ()))
 
 
 def _items(given: str | Sequence[str]) -> list[str]:
@@ -189,15 +184,16 @@ def _check(method: str, path: str, given: Mapping[str, Any]) -> None:
     rule = _schema(method, path)
     for name in where:
         rule = rule.get("oneOf", [rule])[0]["properties"][name]
-    allowed = rule["x-allowed"]
+    raise ApiError(code, f"{'.'.join(where)} must be {rule['x-allowed']}{_not_given(wrong, rule['x-allowed'])}")
+
+
+def _not_given(wrong: Any, allowed: str) -> str:
+    """Return the end of a message: the wrong value, of a list its first wrong item, and a word like it."""
     words = re.findall(r"\w+", allowed.partition(" of ")[2]) if re.match("one of|some of", allowed) else []
-    ending = ""
     if isinstance(wrong, str):
         wrong = next((each for each in _items(wrong) if words and each not in words), wrong)
-        ending = f", not {_quoted(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), words) or ''}"
-    elif isinstance(wrong, int | float):
-        ending = f", not {json.dumps(wrong)}"
-    raise ApiError(code, f"{'.'.join(where)} must be {allowed}{ending}")
+        return f", not {_quoted(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), words) or ''}"
+    return f", not {json.dumps(wrong)}" if isinstance(wrong, int | float) else ""
 
 
 def _quoted(value: str) -> str:

@@ -30,7 +30,7 @@ from amqtt_rest_bridge.system import NO_BLOCKS, open_private
 
 log = logging.getLogger(__name__)
 
-# The reserve grows in steps: a sixteenth of the file system, within these bounds. All sizes are in bytes.
+# The reserve grows in steps. A step is a sixteenth of the file system, within these bounds. All sizes are in bytes.
 _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
 _SHARE: Final = 16
@@ -98,7 +98,7 @@ class DiskSpace:
         self._has_logged_full = False
         self._page_limit = _MOST_PAGES if limit < 0 else max(64, limit // self._page_size - 64)
         self._pragma(f"max_page_count = {self._page_limit}")
-        if not self._reserve.hold(self._checkpoint_growth() + self._log_room + self._step):
+        if not self._reserve.hold(self._full_reserve()):
             self._become_tight()
 
     def cover_message(self, size: int) -> None:
@@ -112,7 +112,7 @@ class DiskSpace:
         if self._covered >= 0:
             return
         self._log_room = max(self._log_room, min(size, _LARGEST_MESSAGE) + self._step)
-        if self._reserve.hold(self._checkpoint_growth() + self._log_room + size + self._step):
+        if self._reserve.hold(self._full_reserve() + size):
             self._covered = self._step
         else:
             self._become_tight()
@@ -181,7 +181,7 @@ class DiskSpace:
 
     def _end_tight(self) -> None:
         """Make the spool tight no longer, if the disk has room for the full reserve and for the log beside it."""
-        full = self._checkpoint_growth() + self._log_room + self._step
+        full = self._full_reserve()
         if not self._reserve.hold(full + self._log_room):
             return
         self._reserve.trim(full)
@@ -219,6 +219,10 @@ class DiskSpace:
                     self._reserve.hold(_REMOVAL_ROOM)
                 return not busy
         return False
+
+    def _full_reserve(self) -> int:
+        """Return the size of the full reserve: room for the next checkpoint and in the log, and a step to spare."""
+        return self._checkpoint_growth() + self._log_room + self._step
 
     def _log_size(self) -> int:
         with contextlib.suppress(FileNotFoundError):

@@ -190,9 +190,9 @@ class _Reader:
         """Return the much commoner words that a known word may be misspelt for, in the library and in the query."""
         if self._synonyms.has([word]) or self._doubted == _MOST_DOUBTED:
             return ()
-        likelier = self._vocabulary.likelier(word)
-        self._doubted += likelier is not None
-        return self._weighed([likelier], Origin.DOUBTED, options) if likelier else ()
+        commoner = self._vocabulary.commoner_words(word)
+        self._doubted += commoner is not None
+        return self._weighed([commoner], Origin.DOUBTED, options) if commoner else ()
 
     def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
         """Return the synonyms of a phrase that the library has; all count as much as the commonest."""
@@ -212,7 +212,7 @@ class _Reader:
             return self._one(word, self._meant([word]))
         known, edits = self._vocabulary.nearest(word)
         if edits != 1:
-            parts = self._vocabulary.split(word)
+            parts = self._vocabulary.split_word(word)
             parted = tuple(QueryWord(word, self._weighed([(part,)], Origin.CORRECTED)) for part in parts)
             if parted := parted or self._compound(word):
                 return parted

@@ -107,7 +107,7 @@ class Vocabulary:
         frequency = self.frequency(term)
         return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
-    def split(self, word: str, beyond: int = 0) -> Phrase:
+    def split_word(self, word: str, beyond: int = 0) -> Phrase:
         """Return the commonest pair of known words that a word consists of, both in more than `beyond` templates."""
         pairs = [(word[:at], word[at:]) for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1)]
         known = [pair for pair in pairs if all(map(self.has, pair)) and STOP_WORDS.isdisjoint(pair)]
@@ -128,15 +128,18 @@ class Vocabulary:
         near, edits = self.spelling.nearest(word, lambda each: each in STOP_WORDS or self.term(each) is not None)
         return self._commonest([each for each in near if each not in STOP_WORDS], _MOST_CORRECTIONS), edits
 
-    def likelier(self, word: str) -> Phrase | None:
-        """Return what a rare word may mean: a much commoner word near it, or two without a space; None if not rare."""
+    def commoner_words(self, word: str) -> Phrase | None:
+        """Return what a rare word may be misspelt for: a much commoner word, or two words without their space.
+
+        The phrase is empty if there is neither. None if the word is not rare.
+        """
         frequency = self.frequency(stem(word))
         if frequency > _RARE + self._size // _RARE_ONE_IN:
             return None
         least = frequency * _MUCH_COMMONER
         near = self.spelling.within_edits(word) if len(word) >= SHORTEST_DOUBTED else {}
         likely = (each for each in near if each not in STOP_WORDS and self.frequency(stem(each)) >= least)
-        return self._commonest(likely, 1) or self.split(word, beyond=least - 1)
+        return self._commonest(likely, 1) or self.split_word(word, beyond=least - 1)
 
     def _commonest(self, words: Iterable[str], most: int) -> tuple[str, ...]:
         by_term: dict[str, str] = {}
