@@ -218,7 +218,7 @@ class Figures:
         now, since_start = time.monotonic(), time.time() - time.monotonic()
         for name, statistics in self._statistics.items():
             for event, when in statistics.whens.by_event.items():
-                if when.fits_none() and now - when.unusable[-1] < LISTED_SECONDS:
+                if when.fits_none() and now - when.failures[-1] < LISTED_SECONDS:
                     yield Problem(
                         code=WHEN_UNUSABLE,
                         target=self._recorder.problems.target_of(name, event),
@@ -227,7 +227,7 @@ class Figures:
                         counts=[when.count],
                         count=when.count,
                         first=since_start + when.first,
-                        last=since_start + when.unusable[-1],
+                        last=since_start + when.failures[-1],
                         message=f"event {event} skips each message: {when.fault}",
                         hint="Compare WHEN with the payloads: a name in another letter case is another member",
                         run=None,

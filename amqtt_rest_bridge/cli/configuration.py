@@ -30,7 +30,7 @@ from amqtt_rest_bridge.spelling import Question, did_you_mean
 log = logging.getLogger(__name__)
 
 _NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")  # what YAML reads as a whole number unless it is quoted
-_ROUTES_NEED: Final = frozenset({"routes", "secrets_dir", "spool", "server_certfile"})
+_ROUTES_NEED: Final = frozenset({"routes", "secrets_dir", "spool", "server_certfile"})  # settings: to be loaded
 _STRICT: Final = dacite.Config(strict=True)  # as amqtt's
 
 

@@ -275,6 +275,11 @@ class Outcomes:
             self._records.note_error(route, code, message, now)
         self.report_health(statistics)
 
+    def report_health(self, statistics: RouteStatistics) -> None:
+        """Report the health of a route if it has changed, except that of a removed route, which has no status."""
+        if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
+            self._on_health(statistics)
+
     def _note_when(
         self, event: str, skipped: tuple[str, str] | None, masker: Masker, statistics: RouteStatistics
     ) -> None:
@@ -296,11 +301,6 @@ class Outcomes:
         self.report_health(statistics)
         if statistics.whens.broken:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
-
-    def report_health(self, statistics: RouteStatistics) -> None:
-        """Report the health of a route if it has changed, except that of a removed route, which has no status."""
-        if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
-            self._on_health(statistics)
 
     def _record(self, call: Call, verdict: Verdict, now: float, waited: float) -> None:
         if self._records is None:

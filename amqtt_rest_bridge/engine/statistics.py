@@ -47,16 +47,12 @@ class RouteError(NamedTuple):
 
 
 class _Ended(Struct, frozen=True):
-    """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller.
+    """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller."""
 
-    `error` is why it failed. `runs` are the ids of its failed runs: a retry names one of them. `is_earlier` is whether
-    it ended before the start.
-    """
-
-    error: RouteError | None = None
+    error: RouteError | None = None  # why it failed
     refused: bool = False
-    runs: tuple[str, ...] = ()
-    is_earlier: bool = False
+    runs: tuple[str, ...] = ()  # ids of its failed runs: a retry names one of them
+    is_earlier: bool = False  # it ended before the start
 
     @property
     def failed(self) -> bool:
@@ -121,27 +117,23 @@ class _Window:
 
 
 class When(Struct):
-    """When the WHEN of an event could be used last, when it failed last (monotonic seconds), and why it failed.
+    """When the WHEN of an event was evaluated, and when and why it failed; times are monotonic seconds."""
 
-    `count` is how often it has failed since it could be used, the first time at `first`. `logged` is when that was
-    logged last.
-    """
-
-    usable: float = float("-inf")
-    unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST_UNUSABLE))
-    fault: str = ""
-    count: int = 0
-    first: float = 0.0
-    logged: float = float("-inf")
+    evaluated: float = float("-inf")  # the last time that it did not fail
+    failures: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST_UNUSABLE))  # the last times that it did
+    fault: str = ""  # why it failed last
+    count: int = 0  # failures since it was evaluated
+    first: float = 0.0  # the first of them
+    logged: float = float("-inf")  # the last time that they were logged
 
     def fits_none(self) -> bool:
-        """Return whether it failed for all messages of the minute before the last one."""
-        return self.count > 0 and self.usable < self.unusable[-1] - WHEN_SECONDS
+        """Return whether it failed for all messages of the minute before its last failure."""
+        return self.count > 0 and self.evaluated < self.failures[-1] - WHEN_SECONDS
 
     def is_broken(self, now: float) -> bool:
         """Return whether it failed for all messages of the last minute, of which there were at least five."""
         since = now - WHEN_SECONDS
-        return self.usable < since and len(self.unusable) == _FEWEST_UNUSABLE and self.unusable[0] >= since
+        return self.evaluated < since and len(self.failures) == _FEWEST_UNUSABLE and self.failures[0] >= since
 
 
 class Whens:
@@ -159,11 +151,11 @@ class Whens:
         if when is None:
             when = self.by_event[event] = When()
         if fault is None:
-            when.usable, when.count = now, 0
+            when.evaluated, when.count = now, 0
         else:
             when.first = when.first if when.count else now
             when.count += 1
-            when.unusable.append(now)
+            when.failures.append(now)
             when.fault = fault
         if fault is not None or self.broken:
             self.check(now)
@@ -244,14 +236,11 @@ class Admission:
         if self.outstanding >= self.capacity or self.awaiting_room >= self.capacity:
             used_up = f"its OVERLOAD_CAPACITY of {self.capacity} messages is used up"
             return catalogue.ROUTE_FULL.error(f"the route is overloaded: {used_up}")
+        # The bound of the route is named too if only the messages that wait, and go first, leave no room.
         row, whose, bound = catalogue.ROUTE_BYTES_FULL, "route", f"OVERLOAD_BYTES of {size_text(self.most_bytes)}"
-        if self.held_bytes + size <= self.most_bytes and self._all_routes.held + size > self._all_routes.limit:
-            row, whose, bound = (
-                catalogue.QUEUE_BYTES_FULL,
-                "bridge",
-                f"queue_bytes of {size_text(self._all_routes.limit)}",
-            )
-        # The bytes of messages that await room count, too, since those go first.
+        held, limit = self._all_routes.held, self._all_routes.limit
+        if self.held_bytes + size <= self.most_bytes and held + size > limit:
+            row, whose, bound = catalogue.QUEUE_BYTES_FULL, "bridge", f"queue_bytes of {size_text(limit)}"
         return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
     def hold(self, size: int) -> None:

@@ -212,30 +212,37 @@ class ServerEndpoint:
     async def _answer_in_turn(
         self, request: "EventRequest", publication: Publication, answer: Response, key: bytes | None
     ) -> Response:
-        """Publish a request and answer it, with a DEDUPE_KEY when the requests before it with this key have ended.
-
-        If one of them has succeeded, this request is not published, and gets the answer of that one.
-        """
-        seen_keys = self._shared.host.seen_keys
-        is_constant = self._constant_answer is not None and self._event.reply_topic is None
-        seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
-        late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
+        """Publish a request with a REPLY_TOPIC or DEDUPE_KEY, and answer it."""
         try:
             if key is None:
-                return self._note_success(request, await self._publish_in_turn(request, publication, answer))
-            async with self._shared.turns.turn(key, seconds, late):
-                kept = seen_keys.answer(key)
-                if kept is None:
-                    answer = await self._publish_in_turn(request, publication, answer)
-                    small = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
-                    kept = b"" if is_constant else msgpack.encode((small.status, small.headers, small.body))
-                    seen_keys.keep(key, float(self._event.dedupe_for), kept)
-                else:
-                    request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
-                    answer = _read_kept_answer(kept) or self._constant_answer or answer
+                answer = await self._publish_in_turn(request, publication, answer)
+            else:
+                answer = await self._publish_once(request, publication, answer, key)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.note_failure(request, failure)
         return self._note_success(request, answer)
+
+    async def _publish_once(
+        self, request: "EventRequest", publication: Publication, answer: Response, key: bytes
+    ) -> Response:
+        """Publish a request unless its key was seen; return its answer, or that of the first request with the key.
+
+        It waits until the requests before it with the same key have ended. If they failed, it is published.
+        """
+        seen_keys = self._shared.host.seen_keys
+        seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
+        late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
+        async with self._shared.turns.turn(key, seconds, late):
+            kept = seen_keys.answer(key)
+            if kept is not None:
+                request.publication, request.skipped = None, ("duplicate", "DEDUPE_KEY was seen before")
+                return _read_kept_answer(kept) or self._constant_answer or answer
+            answer = await self._publish_in_turn(request, publication, answer)
+            small = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
+            is_constant = self._constant_answer is not None and self._event.reply_topic is None
+            kept = b"" if is_constant else msgpack.encode((small.status, small.headers, small.body))
+            seen_keys.keep(key, float(self._event.dedupe_for), kept)
+            return answer
 
     async def _publish_in_turn(self, request: "EventRequest", publication: Publication, answer: Response) -> Response:
         """Publish a request; return the given answer, or with REPLY_TOPIC the reply once it has come.
