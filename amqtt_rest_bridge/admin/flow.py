@@ -131,28 +131,28 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
     """Yield the arrows of a route; with each arrow to a topic also the topic to match filters with (`_pattern`)."""
     masker, has_several = masker_of(route), len(route.client_events) + len(route.server_events) > 1
     for event in route.client_events:
-        box = Node("route", route.name, event.name if has_several else "")
-        server = Node("http", masker.address(route.config.server), "/".join(box[1:]))
-        yield Edge(Node("topic", event.source_topic), box, "way"), None
-        yield Edge(box, server, "way"), None
+        route_node = Node("route", route.name, event.name if has_several else "")
+        server = Node("http", masker.address(route.config.server), "/".join(route_node[1:]))
+        yield Edge(Node("topic", event.source_topic), route_node, "way"), None
+        yield Edge(route_node, server, "way"), None
         if event.destination_topic is not None:
             result = Node("topic", masker.text(event.destination_topic.source))
             yield Edge(server, result, "way"), _pattern(event.destination_topic, event)
         if event.error_topic is not None:
-            yield Edge(box, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
+            yield Edge(route_node, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
     for served in route.server_events:
-        box = Node("route", route.name, served.name if has_several else "")
+        route_node = Node("route", route.name, served.name if has_several else "")
         address = masker.address(shown_endpoint(served.method, route.config.server_port, served.endpoint))
-        endpoint = Node("http", address, "/".join(box[1:]))
+        endpoint = Node("http", address, "/".join(route_node[1:]))
         if served.destination_topic is None:
-            yield Edge(Node("topic", served.source_topic or ""), box, "way"), None
-            yield Edge(box, endpoint, "way"), None
+            yield Edge(Node("topic", served.source_topic or ""), route_node, "way"), None
+            yield Edge(route_node, endpoint, "way"), None
             continue
-        yield Edge(endpoint, box, "way"), None
+        yield Edge(endpoint, route_node, "way"), None
         topic = Node("topic", masker.text(served.destination_topic.source))
-        yield Edge(box, topic, "way"), _pattern(served.destination_topic, None)
+        yield Edge(route_node, topic, "way"), _pattern(served.destination_topic, None)
         if served.reply_topic is not None:
-            yield Edge(Node("topic", masker.text(served.reply_topic.source)), box, "way"), None
+            yield Edge(Node("topic", masker.text(served.reply_topic.source)), route_node, "way"), None
 
 
 def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:

@@ -230,7 +230,7 @@ class RunRecorder:
         if is_captured and run.outcome is not Outcome.REFUSED:
             evidence = call_evidence(run)
             if evidence is not None:
-                shown = replace(shown, url=evidence.url)  # masked too are the secrets of the message
+                shown = replace(shown, url=evidence.url)  # secrets of the message are masked in it too
         if run.failure is not None:
             self._count_failure(shown)
         payload = None if self._capture is Capture.NONE else message.payload

@@ -112,7 +112,7 @@ class Call(Struct, eq=False):
     resume: "Callable[[Call], None]"  # puts the call back into its queue
     event: "PreparedEvent"  # the definition that it runs by
     message: Message  # without its payload once that was released, see `LARGE`
-    size: int  # bytes of its payload, which count until the call has ended
+    size: int  # of the message in bytes; counts for the bounds of the route until the call has ended
     hops: int = 0  # routes that the message has passed through
     delivery: Delivery | None = None  # held until the call has ended; None where no source waits
     key: str | None = None  # Idempotency-Key of a lossless call

@@ -214,7 +214,7 @@ class Outcomes:
                 self._records.forget_call(call.number)
 
     def put_away(self, route: str, run: str) -> None:
-        """Count a failure no more that is not to be retried."""
+        """Stop counting a failure whose message is not to be sent again."""
         if (statistics := self.statistics.get(route)) is not None:
             statistics.put_away(run)
             self.report_health(statistics)
@@ -283,9 +283,9 @@ class Outcomes:
     def _note_when(
         self, event: str, skipped: tuple[str, str] | None, masker: Masker, statistics: RouteStatistics
     ) -> None:
-        """Note whether a WHEN could be used, and log once a minute that it fits none.
+        """Note whether a WHEN could be evaluated, and log once a minute that it fails for every message.
 
-        A broken one makes its route Yellow, until a minute without messages.
+        Such a WHEN makes its route Yellow. `_check_whens` ends that after a minute without messages.
         """
         fault = None if skipped is None or skipped[0] != WHEN_UNUSABLE else masker.text(skipped[1])
         is_watched = bool(statistics.whens.broken)

@@ -111,9 +111,7 @@ class ServerMode:
         }
         self._reply_filters = dict(earlier)
         for one, seconds in seconds_by_filter.items():
-            left = (
-                earlier[one].end - now if one in earlier else 0.0
-            )  # requests of an earlier definition may wait longer
+            left = earlier[one].end - now if one in earlier else 0.0  # for requests of an earlier definition
             self._reply_filters[one] = _ReplyFilter(max(seconds, left), math.inf)
 
     def application(self, port: int) -> "PortApplication":

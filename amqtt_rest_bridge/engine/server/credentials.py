@@ -33,7 +33,7 @@ _OTHERS: Final = "other addresses"
 
 
 class WrongCredentialError(RequestRefusedError):
-    """The password, token or signature of a request is wrong. A request without any of them is refused otherwise."""
+    """The password, token or signature of a request is wrong. A request without any is refused without delay."""
 
 
 class Credentials:

@@ -124,7 +124,7 @@ class ServerEndpoint:
         if topic is None:
             largest = shared.host.limits.max_response_bytes
             self._read_event = ReadEvent(route, event, shared.reads, largest, shared.host.clock)
-        self._topic = topic.source if topic is not None and topic.is_constant else topic  # filled if it is constant
+        self._topic = topic.source if topic is not None and topic.is_constant else topic  # a string if it is constant
         self._constant_answer: Response | None = None  # None if the answer depends on the request
         if isinstance(self._topic, str) and event.response is None:
             self._constant_answer = replace(self._usual_answer(self._topic), labels=self._labels)
@@ -201,6 +201,7 @@ class ServerEndpoint:
     def _answer_published(
         self, request: "EventRequest", answer: Response, published: "asyncio.Future[None]"
     ) -> Response:
+        """Answer a request once the broker has acknowledged what it publishes, or has refused it."""
         try:
             published.result()
         except Exception as failure:  # noqa: BLE001  # it is logged

@@ -95,8 +95,8 @@ class FrequentKeys(Generic[K]):
 
     def most_frequent(self, number: int) -> list[tuple[K, int]]:
         """Return so many keys, the most frequent first, each with its count without the excess."""
-        own = [(key, count + excess) for key, (count, excess) in self._counts.items()]
-        return sorted(own, key=itemgetter(1), reverse=True)[:number]
+        counted = [(key, count + excess) for key, (count, excess) in self._counts.items()]
+        return sorted(counted, key=itemgetter(1), reverse=True)[:number]
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +112,7 @@ class _PortCounts:
 
 
 class UnmatchedRequests:
-    """The counts of all ports, and their lines in the log."""
+    """Counts the requests of all ports that led to no endpoint, and logs them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -136,7 +136,7 @@ class UnmatchedRequests:
             self._ports.setdefault(port, _PortCounts())
 
     def note(self, port: int, method: str, path: str, status: int) -> None:
-        """Count a request: the port that it came to, its path as texts show it, and its answer's status."""
+        """Count a request that came to a port, by method, path and the status of its answer."""
         counts, now = self._ports.setdefault(port, _PortCounts()), self._clock.time()
         key = _Key(method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], status)
         forgotten = counts.paths.add(key)
