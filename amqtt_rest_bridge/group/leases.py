@@ -300,6 +300,7 @@ class KnownWorkers:
         return None if (known := self._known.get(worker)) is None else known.presence
 
     def _is_alive(self, known: _KnownWorker, now: float) -> bool:
+        """Return whether a worker's presence has come within `adopt_seconds` and was not removed."""
         return known.gone_at is None and now - known.heard < self._adopt_seconds
 
 
@@ -558,7 +559,7 @@ def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) 
     """Return the worker whose share each slot is: even shares, and as few moves as they need.
 
     Args:
-        living: The slot that each worker prefers, None for any, for the workers that can be given slots.
+        living: The workers that can be given slots, each with the slot that it prefers, None without.
         holders: The holder of each slot, None for a free one. A holder that is not in `living` keeps its slots.
 
     1. Each worker keeps slots up to its share. It keeps the slot that it prefers, and rather gives away those that
@@ -571,7 +572,7 @@ def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) 
     wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
     free = [slot for slot, holder in holders.items() if holder is None]
     held = {worker: [slot for slot, holder in holders.items() if holder == worker] for worker in sorted(living)}
-    size, rest = divmod(len(free) + sum(map(len, held.values())), len(living))
+    size, rest = divmod(len(free) + sum(map(len, held.values())), len(living))  # slots of each worker, and what is left
     order = sorted(held, key=lambda worker: (-len(held[worker]), worker))  # the first ones get a slot of the rest
     quota = {worker: size + (number < rest) for number, worker in enumerate(order)}
     demand = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])

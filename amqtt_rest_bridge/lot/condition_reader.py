@@ -242,6 +242,7 @@ class _Tests:
     # Terms.
 
     def placeholder(self, ast: Any) -> _Term:
+        """Return a placeholder of the message, or the text that `{env.X}` or `{secret.X}` has read."""
         written, offset = ast["text"], offset_of(ast)
         if written in self._constants:
             return _Term(written, offset, Literal(self._constants[written]), "text")
@@ -254,16 +255,20 @@ class _Tests:
         return _Term(written, offset, found, None if found.root == "json" else kind)
 
     def number(self, ast: Any) -> _Term:
+        """Return a number."""
         return _Term(ast["text"], offset_of(ast), Literal(JsonNumber(ast["text"])), "number")
 
     def quoted(self, ast: Any) -> _Term:
+        """Return a text in quotes."""
         return _Term(ast["text"], offset_of(ast), Literal(ast["text"][1:-1]), "text")
 
     def constant(self, ast: Any) -> _Term:
+        """Return true, false or null."""
         value = _CONSTANTS[ast["text"].lower()]
         return _Term(ast["text"], offset_of(ast), Literal(value), "null" if value is None else "boolean")
 
     def missing(self, ast: Any) -> _Term:
+        """Return a text that is not a value, empty if there is none."""
         return _Term(ast["text"], offset_of(ast))
 
     leftover = missing

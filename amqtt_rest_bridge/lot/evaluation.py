@@ -347,6 +347,7 @@ class BlockSettings:
         self.report.warning(code, begin, message, hint, end=end)
 
     def _range(self, name: str) -> _Range:
+        """Return the offsets of a setting's value, or that of the block if it has none."""
         return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
 
     def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:

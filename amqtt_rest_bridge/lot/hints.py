@@ -120,7 +120,11 @@ def hint_for_extra_text(pieces: tuple[Piece, ...], hint: str) -> str:
 
 
 def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | None]:
-    """Return message and hint for a text that is not a statement, by its beginning and the statement before it."""
+    """Return message and hint for a text that is not a statement.
+
+    What the text itself shows comes first, such as a + at its end. Then the statement before it decides: the text may
+    be a part of its value.
+    """
     if text.endswith("+"):
         hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
         return f"nothing follows the + in {on_one_line(text, 40)}", hint
@@ -236,7 +240,11 @@ _BARE_WORD = re.compile(r"[A-Za-z_$][\w$.-]*")
 
 
 def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, str, str]:
-    """Return where a text is not JSON, what is wrong there, and the hint; `fault` is what Python's reader says."""
+    """Return where a text is not JSON, what is wrong there, and the hint; `fault` is the error of Python's reader.
+
+    The reader's place is not always that of the mistake: for a comma that is one too many, or a bracket that is
+    missing, the text before and after its place shows more.
+    """
     if not isinstance(fault, json.JSONDecodeError):
         return 0, "it cannot be read", _NO_JSON
     if not text.lstrip().startswith(("{", "[", '"')):
@@ -252,7 +260,7 @@ def explain_broken_json(text: str, fault: Exception, mode: Mode) -> tuple[int, s
         if first in ("}", "]"):
             return place, f"this {first} closes nothing", f"leave {first} out"
         return place, "more text follows it", _NO_JSON
-    missing = ""
+    missing = ""  # the brackets that are open before the fault would be closed by these, the innermost first
     for character in _JSON_STRING.sub("", before):
         if character in _CLOSING:
             missing = _CLOSING[character] + missing

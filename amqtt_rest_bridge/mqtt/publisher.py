@@ -111,6 +111,7 @@ class MqttPublisher:
     ) -> asyncio.Future[None]:
         """Publish, and return once the broker has acknowledged it; see `engine.needs.Publishes`.
 
+        `wait`: it waits for the broker, and is sent again until it succeeds. Without it, errors end it, see below.
         `is_own`: the bridge itself publishes it, not a route.
 
         Raises:
