@@ -266,15 +266,14 @@ def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[Invalid
 
 
 def _check_member(name: str, hint: Any, value: Any) -> InvalidValue | None:
-    """Return why a value does not fit the type of its member, None if it does."""
+    """Return why a value does not fit its member, whose type is `hint`; None if it does."""
     kinds = {hint, *get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}
-    place, expected, found = name, hint, type(value)  # a part of the value, if dacite names one
     try:
         dacite.from_dict(make_dataclass("Member", [(name, hint)]), {name: value}, _STRICT)
-        is_bool_for_number = isinstance(value, bool) and bool not in kinds and kinds & {int, float}
-        if not is_bool_for_number:
+        if not (isinstance(value, bool) and bool not in kinds and kinds & {int, float}):
             return None
-    except dacite.WrongTypeError as error:
+        place, expected, found = name, hint, bool  # dacite takes true and false for numbers
+    except dacite.WrongTypeError as error:  # it names the part of the value that does not fit
         place, expected, found = error.field_path or name, error.field_type, type(error.value)
     except Exception as error:  # noqa: BLE001  # the value is a mapping for a dataclass, which refuses it
         inner = next((kind for kind in kinds if is_dataclass(kind)), None)

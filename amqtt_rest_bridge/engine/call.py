@@ -337,8 +337,8 @@ class RouteCalls:
         Returns None, or the verdict that ends the call if a reload has removed its event.
 
         Raises:
-            HeldError: The call does not continue here: a lossless call of a removed event is left to its source, a
-                batch whose items have changed is gathered again.
+            HeldError: The call does not go on: a lossless call of a removed event is left to its source, and a batch
+                whose items have another form now is gathered again.
         """
         before = call.event
         present = self.definition.events.get(before.event.name)
@@ -352,15 +352,19 @@ class RouteCalls:
             return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
         for one in (call, *call.calls):
             one.event = present
-        if not isinstance(call, Batch) or present.batch_form == before.batch_form:
-            return None
-        self._close(call)
-        for one in call.calls:  # their items are made again, perhaps for a request of each
-            self._unended[one.number] = one
-            one.item, one.attempts = None, Attempts()
-        self._unexamined.extendleft(reversed(call.calls))  # before calls that came later
+        if isinstance(call, Batch) and present.batch_form != before.batch_form:
+            self._gather_again(call)
+            raise HeldError
+        return None
+
+    def _gather_again(self, batch: Batch) -> None:
+        """Take a batch apart: the items of its calls are made again, for other batches or a request of each."""
+        self._close(batch)
+        for call in batch.calls:
+            self._unended[call.number] = call
+            call.item, call.attempts = None, Attempts()
+        self._unexamined.extendleft(reversed(batch.calls))  # before calls that came later
         self._start_examining()
-        raise HeldError
 
     async def _build(self, call: Call) -> Verdict | None:
         """Build the request of a call, or its item of a batch that it waits for; both may parse the payload.

@@ -281,13 +281,7 @@ class PreparedEvent:
         if call.request is not None:  # the payload was released: all attempts send this request
             return None
         try:
-            if self._items is None:
-                values, key = self._enter(call), call.key
-            else:
-                if call.item is None and not isinstance(call, Batch):  # it joined no batch, so it is a batch of one
-                    call.item = self._items.make(self._enter(call))
-                call.attempts.together = len(call.calls)
-                values, key = self._items.values_of_batch(call.calls)
+            values, key = self._values(call)
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
             for change in self._sending_hooks:
                 request = change(call, request)
@@ -297,6 +291,15 @@ class PreparedEvent:
         if call.size >= LARGE and not self._needs_payload:
             call.message, call.has_payload = replace(call.message, payload=b""), False
         return None
+
+    def _values(self, call: Call) -> tuple[MessageValues, str | None]:
+        """Return the values that the request of a call or batch is filled with, and its Idempotency-Key."""
+        if self._items is None:
+            return self._enter(call), call.key
+        if call.item is None and not isinstance(call, Batch):  # it joined no batch, so it is a batch of one
+            call.item = self._items.make(self._enter(call))
+        call.attempts.together = len(call.calls)
+        return self._items.values_of_batch(call.calls)
 
     def make_item(self, call: Call) -> Verdict | None:
         """Make `call.item`, for an event with BATCH_SIZE. Returns None, or a verdict if the call joins no batch."""

@@ -258,13 +258,7 @@ class EndpointTable(Generic[T]):
     def __init__(self, entries: Iterable[tuple[str, str, T]]) -> None:
         patterns: dict[tuple[str | None, ...], _Pattern[T]] = {}
         for endpoint, method, target in entries:
-            segments: tuple[str | None, ...] = ()
-            names: tuple[str, ...] = ()
-            for segment in endpoint[1:].split("/"):
-                if parameter := _PARAMETER.fullmatch(segment):
-                    segments, names = (*segments, None), (*names, parameter[1])
-                else:
-                    segments = (*segments, unquote_to_bytes(segment).decode(errors="replace"))
+            segments, names = _segments_of(endpoint)
             pattern = patterns.setdefault(segments, _Pattern(segments))
             if method in pattern.targets:
                 raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; change one path")
@@ -310,6 +304,19 @@ class EndpointTable(Generic[T]):
         if "GET" in found:
             found["HEAD"] = found["GET"]
         return Methods(found, ", ".join(sorted([*found, "OPTIONS"])))
+
+
+def _segments_of(endpoint: str) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Return the decoded segments of an ENDPOINT, None for each `{name}`, and those names."""
+    segments: list[str | None] = []
+    names: list[str] = []
+    for segment in endpoint[1:].split("/"):
+        if parameter := _PARAMETER.fullmatch(segment):
+            segments.append(None)
+            names.append(parameter[1])
+        else:
+            segments.append(unquote_to_bytes(segment).decode(errors="replace"))
+    return tuple(segments), tuple(names)
 
 
 class _Pattern(Generic[T]):
