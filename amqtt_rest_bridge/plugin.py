@@ -64,7 +64,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._draining = Draining(broker)
             self._statuses = Statuses()
             self._publisher = Publisher(context, self._draining, self._statuses)
-            self._lossless = self._lossless_in(opened)
+            self._lossless = self._open_lossless(opened)
             retained = partial(retained_messages, broker)
             queue_bytes, most = int(settings.queue_bytes), int(settings.max_message_bytes)
             self.endpoint = PrivateEndpoint(self._publisher, retained, queue_bytes, most, self._lossless)
@@ -92,6 +92,19 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             repairs.mend(broker)
             return_large_blocks()
             self._opened = opened.pop_all()
+
+    def _open_lossless(self, opened: contextlib.ExitStack) -> Lossless | None:
+        """Open the spool if the settings name one."""
+        settings: Settings = self.config
+        if settings.spool is None:
+            return None
+        spool = Spool(Path(settings.spool))
+        opened.callback(spool.close)
+        broker = amqtt_broker.broker_of(self.context)
+        return Lossless(
+            spool, amqtt_broker.Acl(broker), time.time,
+            lambda *error: self.endpoint.reports.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # the endpoint is made later
+        )  # fmt: skip
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -165,19 +178,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         await self.bridge.close()
         self._opened.close()
         self._draining.end()
-
-    def _lossless_in(self, opened: contextlib.ExitStack) -> Lossless | None:
-        """Open the spool if the settings name one."""
-        settings: Settings = self.config
-        if settings.spool is None:
-            return None
-        spool = Spool(Path(settings.spool))
-        opened.callback(spool.close)
-        broker = amqtt_broker.broker_of(self.context)
-        return Lossless(
-            spool, amqtt_broker.Acl(broker), time.time,
-            lambda *error: self.endpoint.reports.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
-        )  # fmt: skip
 
 
 @contextlib.contextmanager

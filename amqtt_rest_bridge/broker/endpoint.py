@@ -424,7 +424,7 @@ class PrivateEndpoint:
         self._ready_session = connection.session
         self.ready.set()
         if self._lossless is not None:
-            self._lossless.bridge_is_ready()
+            self._lossless.report_rows_left()
 
     def connection_ended(self, connection: BridgeConnection) -> None:
         """Detach the session of a connection that has ended; delete the session unless it is kept."""

@@ -225,7 +225,7 @@ class Lossless:
         topic, data = packet.topic_name, packet.data
         subscriptions = self._subscriptions_for(topic) if topic else ()
         if not subscriptions or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
-            return  # amqtt refuses such topics
+            return  # nothing to keep, or a topic that amqtt refuses
         if _is_repeated(packet, session):
             first: Any = session.inflight_in[packet.packet_id or 0]
             packet.data = first.data  # with its `TakenPayload`: amqtt delivers this packet in place of the first one
@@ -337,7 +337,7 @@ class Lossless:
     # Rows are queued, read when their turn comes, and removed.
 
     def queue_rows(self, keys: Iterable[str]) -> None:
-        """Put rows into the queues that their events have now: their calls have not ended, and their session has."""
+        """Put rows into the queues that their events have now, after their session has ended before their calls."""
         for key in keys:
             self._queue_row(key, None)
 
@@ -381,8 +381,8 @@ class Lossless:
             await asyncio.to_thread(self._spool.checkpoint)
             self._spool.finish_checkpoint()
 
-    def bridge_is_ready(self) -> None:
-        """Report the rows of events without a queue, and, the first time, the rows that cannot be read."""
+    def report_rows_left(self) -> None:
+        """Report rows that cannot be sent: those of events without a queue and, once, those that cannot be read."""
         for name, count in self._rows.by_event():
             if name not in self._queues:
                 gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"

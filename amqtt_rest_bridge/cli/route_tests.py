@@ -206,7 +206,7 @@ def _message_differences(case: Case, first: SourceMessage, routes: Sequence[Rout
 
 
 def _triggered_events(given: SourceMessage, routes: Sequence[Route]) -> Iterator[tuple[Route, ClientEvent, str]]:
-    """Yield the events that a message triggers, with its topic. A message may name an event, to be of its schedule."""
+    """Yield the events that a message triggers, with its topic. One that names an event is of its schedule."""
     for route in routes:
         for event in route.client_events:
             if given.event == event.name:  # a message of its schedule
