@@ -164,8 +164,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def close_overdue(self, now: float) -> bool:
         """Close the connection if its peer is too slow. Return whether the peer was too slow to read an answer.
 
-        Limited are the times in which the peer reads an answer, reads a refusal, completes its handshake, sends a whole
-        request, and begins the next request.
+        The peer has a limited time to read an answer, to read a refusal, to complete its handshake, to send a whole
+        request, and to begin the next request.
         """
         transport, limits, state = self.transport, self._port.limits, self.state
         if transport is None:

@@ -93,7 +93,7 @@ def load_text(source: Source, parsed: ParsedText, environment: Environment) -> L
 def join(texts: Sequence[LoadedText]) -> LoadResult:
     """Return the routes of all texts, in the order of their files, and all faults.
 
-    Added are the faults that concern several definitions: names and endpoints that two have, and loops.
+    The faults include those of several definitions together: a name or endpoint that two have, and loops.
     """
     faults = [fault for text in texts for fault in text.faults]
     first_faults: dict[tuple[str, object], Fault] = {}  # by key: of the claim that has it
@@ -252,7 +252,7 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
         return result, parsed.dump()
     faults, more = result.faults, list[Fault]()
     if len(faults) > MOST_FAULTS:
-        # Kept are the faults of the texts to try before those of other files, and errors before warnings.
+        # Keep faults of the texts to try rather than those of other files, and errors rather than warnings.
         by_weight = sorted(faults, key=lambda fault: (fault.path not in instead, fault.severity is not Severity.ERROR))
         last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
         more.append(Fault(last.path, Position(1, 1), last.severity, message))

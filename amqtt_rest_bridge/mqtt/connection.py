@@ -289,7 +289,7 @@ class MqttConnection(asyncio.Protocol):
         """Read again."""
         if self._paused:
             self._paused = False
-            self._liveness.awaits_pong = False  # PINGRESP may come behind many unread messages
+            self._liveness.awaits_pong = False  # PINGRESP may come after many unread messages
             self._process_soon()
 
     async def disconnect(self) -> None:

@@ -530,7 +530,7 @@ class _JsonStrings:
         self._backslash = ""
 
     def pass_over(self, literal: str) -> None:
-        """Go on behind a piece of text. An escape may begin in one piece and end in the next."""
+        """Follow a piece of text. An escape may begin in one piece and end in the next."""
         tokens = _JSON_TOKEN.findall(self._backslash + literal)
         self._inside ^= tokens.count('"') % 2 == 1
         self._backslash = "\\" if tokens[-1:] == ["\\"] else ""
