@@ -130,9 +130,9 @@ class Outcomes:
         before, now = {**gone, **self.statistics}, self._clock.time()
         self.statistics.clear()  # in place: others hold it
         for route in routes:
-            own = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue_bytes)
-            own.update(route)
-            self.statistics[route.name] = own
+            statistics = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue_bytes)
+            statistics.update(route)
+            self.statistics[route.name] = statistics
 
     def note_end(self, call: Call, verdict: Verdict, statistics: RouteStatistics) -> None:
         """Note a call that has ended."""

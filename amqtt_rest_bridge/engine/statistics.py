@@ -369,7 +369,7 @@ class RouteStatistics:
         self._last_error = error
 
     def put_away(self, run: str) -> None:
-        """Count a failure of the window no more: its message is not to be sent again."""
+        """Stop counting a failure for the health: its message is not to be sent again."""
         for window in (self._calls, self._requests):
             self._note_resolved(window.put_away(run))
 

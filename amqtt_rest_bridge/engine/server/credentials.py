@@ -127,16 +127,7 @@ class WrongCredentials:
 
         Returns None, or the answer in place of the refusal if too many answers are delayed already.
         """
-        now, counted = self._clock.monotonic(), _network(address)
-        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
-            self._times.popitem(last=False)
-        if counted not in self._times and len(self._times) >= MOST_ADDRESSES:
-            counted = _OTHERS
-        times = self._times.setdefault(counted, deque(maxlen=FREE_GUESSES))
-        is_late = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
-        times.append(now)
-        self._times.move_to_end(counted)
-        if not is_late:
+        if not self._count(_network(address)):
             return None
         if count := self._limit.count():
             text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
@@ -151,6 +142,19 @@ class WrongCredentials:
         finally:
             self._late.remove(caller)
         return None
+
+    def _count(self, network: str) -> bool:
+        """Count a wrong credential of what an address counts as; return whether it has used up its `FREE_GUESSES`."""
+        now = self._clock.monotonic()
+        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
+            self._times.popitem(last=False)
+        if network not in self._times and len(self._times) >= MOST_ADDRESSES:
+            network = _OTHERS
+        times = self._times.setdefault(network, deque(maxlen=FREE_GUESSES))
+        is_used_up = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
+        times.append(now)
+        self._times.move_to_end(network)
+        return is_used_up
 
 
 def _network(address: str) -> str:
