@@ -17,6 +17,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final, cast
 
 from amqtt_rest_bridge.errors import on_one_line
@@ -68,6 +69,17 @@ class Granted:
     properties: Properties = field(default_factory=dict)
 
 
+class KeepAlive(Enum):
+    """What is to be done to keep a connection alive."""
+
+    NOTHING = auto()
+    """Packets have gone both ways."""
+    PING = auto()
+    """Send PINGREQ: one direction was silent."""
+    END = auto()
+    """End the connection: the last PINGREQ has no answer."""
+
+
 class Liveness:
     """Whether the broker of a connection is alive, by the bytes and packets that have come.
 
@@ -95,24 +107,21 @@ class Liveness:
         """
         return self._decoder.is_within and self.bytes_received - before >= _SLOWEST * seconds
 
-    def check(self, seconds: float, *, can_read: bool) -> bool | None:
-        """Check whether packets have gone both ways in the last `seconds`, and return what to do.
+    def check(self, seconds: float, *, can_read: bool) -> KeepAlive:
+        """Return what is to be done, after `seconds` since the last check.
 
-        - False: nothing.
-        - True: send PINGREQ, since one direction was silent.
-        - None: end the connection, since the last PINGREQ has no answer. This needs `can_read`: without it, answers are
-          not read.
+        Without `can_read` answers are not read, so a missing one does not end the connection.
         """
         is_alive = self.has_received or self.is_large_packet_coming(self._bytes_at_check, seconds)
         if is_alive or not can_read:
             self.awaits_pong = False
         if self.awaits_pong:
-            return None
+            return KeepAlive.END
         must_ping = not (self.has_sent and is_alive)
         self.awaits_pong = must_ping and can_read
         self.has_sent = self.has_received = False
         self._bytes_at_check = self.bytes_received
-        return must_ping
+        return KeepAlive.PING if must_ping else KeepAlive.NOTHING
 
 
 class MqttConnection(asyncio.Protocol):
@@ -458,11 +467,11 @@ class MqttConnection(asyncio.Protocol):
     def _check_liveness(self) -> None:
         """Send PINGREQ if half of the keep-alive was silent; end the connection if the last PINGREQ has no answer."""
         seconds = self.granted.keep_alive / 2
-        must_ping = self._liveness.check(seconds, can_read=not self._paused)
-        if must_ping is None:
+        action = self._liveness.check(seconds, can_read=not self._paused)
+        if action is KeepAlive.END:
             self.abort("the broker does not answer PINGREQ")
             return
-        if must_ping:
+        if action is KeepAlive.PING:
             self._write(packets.pingreq())
         self._liveness_timer = self._loop.call_later(seconds, self._check_liveness)
 
