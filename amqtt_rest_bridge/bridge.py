@@ -196,11 +196,11 @@ class Program:
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, self)
         if self.admin_port is not None:
-            supervisor.keep("samples of the figures", self._admin.sample)
-        supervisor.keep("unmatched messages", self._watch_unmatched)
-        supervisor.keep("reloading", lambda: reloader.run(settings.reload_seconds))
+            supervisor.keep_running("samples of the figures", self._admin.sample)
+        supervisor.keep_running("unmatched messages", self._watch_unmatched)
+        supervisor.keep_running("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
-            supervisor.keep("status", lambda: self.reporter.run(settings.status_seconds))
+            supervisor.keep_running("status", lambda: self.reporter.run(settings.status_seconds))
         await place.settle()
         self._freeze_garbage()
 
@@ -272,7 +272,7 @@ class Program:
             raise
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
-        subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
+        subscribing = self.supervisor.run_to_end("subscriptions", self.place.subscribe)
         for route, count in zip(removed, unfinished, strict=True):
             kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
             if kept or count:

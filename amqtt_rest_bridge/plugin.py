@@ -127,14 +127,14 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             return
         if self._command_topics is not None:
             self._command_topics.begin()
-        keep = self.supervisor.keep
-        keep("publishing", self._publisher.run)
-        keep("statuses", lambda: self._statuses.run(self.endpoint.ready, self._publisher))
+        keep_running = self.supervisor.keep_running
+        keep_running("publishing", self._publisher.run)
+        keep_running("statuses", lambda: self._statuses.run(self.endpoint.ready, self._publisher))
         if self._lossless is not None:
-            keep("lossless", self._lossless.run)
-            keep("spool", self._lossless.tidy)
+            keep_running("lossless", self._lossless.run)
+            keep_running("spool", self._lossless.tidy)
         await self.endpoint.serve()
-        self.supervisor.finish("bridge", self.bridge.run)
+        self.supervisor.run_to_end("bridge", self.bridge.run)
         try:
             async with asyncio.timeout(self.config.start_seconds):
                 await self.endpoint.ready.wait()
@@ -146,7 +146,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """Reload on SIGHUP, and keep what was loaded out of garbage collection."""
         if self._is_closed:
             return
-        self._opened.enter_context(reloading_on_sighup(lambda: self.supervisor.finish("reload", self.bridge.reload)))
+        self._opened.enter_context(
+            reloading_on_sighup(lambda: self.supervisor.run_to_end("reload", self.bridge.reload))
+        )
         if amqtt_broker.is_run_by_amqtt():
             freeze_garbage()
 

@@ -48,11 +48,11 @@ class Supervisor:
         self._failing: dict[str, str] = {}  # why, by the names of the tasks that keep failing
         self._broken = asyncio.Event()
 
-    def keep(self, name: str, work: Work) -> asyncio.Task[None]:
+    def keep_running(self, name: str, work: Work) -> asyncio.Task[None]:
         """Run work that never ends, until the task is cancelled. If it ends or fails, it is started again."""
         return self._start(name, work, once=False)
 
-    def finish(self, name: str, work: Work) -> asyncio.Task[None]:
+    def run_to_end(self, name: str, work: Work) -> asyncio.Task[None]:
         """Run work that ends. If it fails, it is started again until it has ended without an error."""
         return self._start(name, work, once=True)
 

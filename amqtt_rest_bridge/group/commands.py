@@ -74,8 +74,8 @@ class MqttCommands(ConnectionUser):
     def begin(self) -> None:
         """Connect, and execute commands from now on."""
         self.client = ReconnectingClient(self._broker, self._session, self, self._gate)
-        self._supervisor.keep(self._session.client_id, self.client.run)
-        self._supervisor.keep("commands", partial(self._execute, self.client))
+        self._supervisor.keep_running(self._session.client_id, self.client.run)
+        self._supervisor.keep_running("commands", partial(self._execute, self.client))
 
     async def _execute(self, client: ReconnectingClient) -> None:
         """Execute commands once the first connection has been tried: the retained texts of routes have come by then."""

@@ -159,8 +159,8 @@ class Member:
     async def begin(self) -> None:
         """Subscribe the topics of read events and replies, and follow the leases from now on."""
         await self.own_session.subscribe()
-        self._supervisor.keep("own session", self.own_session.client.run)
-        self._supervisor.keep("slots", self.follow)
+        self._supervisor.keep_running("own session", self.own_session.client.run)
+        self._supervisor.keep_running("slots", self.follow)
 
     async def catch_up(self) -> None:
         """Return at once: messages that this worker does not take wait in the sessions, or go to other workers."""
@@ -290,7 +290,7 @@ class Member:
         if len(self.view.route_sets) > 1:
             self._slots.capacities.keeps_unserved = True
         elif self._slots.capacities.keeps_unserved:
-            self._supervisor.finish("unserved messages", self._end_unserved)
+            self._supervisor.run_to_end("unserved messages", self._end_unserved)
         workers = len(self.view.workers)
         if workers != len(before.workers) and any(route.route_config.rate_limit for route in self._routes):
             log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")

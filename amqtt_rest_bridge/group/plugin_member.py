@@ -265,8 +265,8 @@ class PluginMember:
     async def begin(self) -> None:
         """Subscribe for read events and replies, and keep all sessions from now on."""
         await self.own_session.subscribe()
-        self._supervisor.keep("own session", self.own_session.client.run)
-        self._supervisor.keep("sessions", self.follow)
+        self._supervisor.keep_running("own session", self.own_session.client.run)
+        self._supervisor.keep_running("sessions", self.follow)
 
     async def catch_up(self) -> None:
         """Wait until all is subscribed: what is published from now on reaches its events."""
@@ -290,7 +290,7 @@ class PluginMember:
                 intake = self._intakes[client_id] = EventIntake(
                     self._broker, client, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
                 )
-                intake.client.running = self._supervisor.keep(client_id, intake.client.run)
+                intake.client.running = self._supervisor.keep_running(client_id, intake.client.run)
             present = {name for session in wanted.values() for name in session.subscriptions}
             gone = {
                 client_id: intake.prepare(wanted.get(client_id, EventSession()).subscriptions, present)
@@ -308,7 +308,7 @@ class PluginMember:
                     raise error
             for client_id, intake in self._intakes.items():
                 if client_id != _MAIN and (gone[client_id] or client_id not in wanted):
-                    self._supervisor.finish(
+                    self._supervisor.run_to_end(
                         f"leaving {client_id}", partial(self._leave, client_id, intake, gone[client_id])
                     )
 

@@ -207,7 +207,7 @@ class Slot:
                 if name not in self._intakes:
                     intake = self._intakes[name] = self._new_session(name, session.most, capacity)
                     intake.prepare(session.feeds, wanted.events)
-                    intake.client.running = self._supervisor.keep(intake.client_id, intake.client.run)
+                    intake.client.running = self._supervisor.keep_running(intake.client_id, intake.client.run)
             await asyncio.gather(*(self._change_session(name, gone, wanted) for name, gone in gone_filters.items()))
 
     def _new_session(self, name: str, receive_maximum: int, capacity: Capacity) -> Intake:
@@ -314,7 +314,7 @@ class OpenSlots:
             self._broker, self._settings, number, self._calls.offer, self.capacities, self._supervisor,
             self.may_connect, asyncio.get_running_loop().time() + seconds,
         )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._connect, slot))
+        self._supervisor.run_to_end(f"slot {number}", partial(self._connect, slot))
         if self.commands is not None and number == FIRST_SLOT:
             self.commands.begin()
 
@@ -337,7 +337,7 @@ class OpenSlots:
         slot.drop(may_repeat_calls=not hands_over)
         self._calls.drop_calls()
         leave = self._hand_over if hands_over else self._close
-        self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
+        self._supervisor.run_to_end(f"leaving slot {slot.number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once its running requests have ended, and all calls of messages with several calls.

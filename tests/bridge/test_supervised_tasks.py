@@ -54,7 +54,7 @@ def test_a_task_that_ends_is_started_again(end: BaseException | None, caplog: py
         faults: list[str | None] = []
         supervisor = Supervisor(faults.append, Backoff(0.0001))
         work = Work(*[end] * (MOST_FAILURES - 1))
-        supervisor.keep("working", work.run)
+        supervisor.keep_running("working", work.run)
         await work.goes_on.wait()
         await supervisor.stop()
         assert faults == []
@@ -69,7 +69,7 @@ def test_a_task_that_keeps_failing_breaks_the_bridge_which_has_recovered_once_it
     async def main() -> None:
         faults: asyncio.Queue[str | None] = asyncio.Queue()
         supervisor = Supervisor(faults.put_nowait, Backoff(0.0001, steady=0.2))
-        supervisor.keep("working", Work(*[WRONG] * (MOST_FAILURES + 3)).run)
+        supervisor.keep_running("working", Work(*[WRONG] * (MOST_FAILURES + 3)).run)
         sentence = await supervisor.broken()
         assert "its task working failed 8 times in a row, the last time: wrong" in sentence
         assert [await faults.get(), await faults.get()] == [sentence, None]
@@ -82,7 +82,7 @@ def test_a_task_that_keeps_failing_breaks_the_bridge_which_has_recovered_once_it
 def test_what_has_to_end_is_started_again_until_it_has(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         supervisor = Supervisor(lambda _: None, Backoff(0.0001))
-        supervisor.finish("adopting", Work(WRONG, WRONG, None).run)
+        supervisor.run_to_end("adopting", Work(WRONG, WRONG, None).run)
         while supervisor._tasks:
             await asyncio.sleep(0)
 

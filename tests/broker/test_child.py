@@ -86,7 +86,7 @@ class Broker:
 async def running(broker: Broker) -> AsyncIterator[Process]:
     """Run the child; yield its process once that was connected."""
     supervisor = Supervisor(lambda _: None)
-    supervisor.finish("bridge", broker.child.run)
+    supervisor.run_to_end("bridge", broker.child.run)
     (process,) = broker.processes
     assert isinstance(await process.hear(), Start)
     assert await process.hear() == Connect()
