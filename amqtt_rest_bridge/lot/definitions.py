@@ -236,25 +236,25 @@ class _BlockReader:
         4. A header that is not below WITH HEADERS: the next lines are read as headers.
         5. Any other name: the lines of this block are skipped.
         """
-        name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
-        is_setting = any(plain in rows for rows in PARAMETERS.values())
+        name, upper_name, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
+        is_setting = any(upper_name in rows for rows in PARAMETERS.values())
         is_in_event = block is not None and block.kind is BlockKind.EVENT
         looks_like_header = node.name.is_string or "-" in name or (name.istitle() if is_setting else bool(node.pieces))
         is_header = is_in_event and looks_like_header and closest(name, BLOCK_NAMES) is None
-        if plain in ("HEADER", HEADERS):
+        if upper_name in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._report_broken(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.section, self.is_next_text_reported = _Section.HEADERS, True
         elif block is not None and is_setting and not is_header:
             message = f"{name} is a setting, which begins with WITH"
             # HEADERS counts as broken too: the line may have been meant as a header.
-            self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
+            self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {upper_name}")
             self.section = _Section.SETTINGS
             self._read_setting(node)
-        elif (known := name.rstrip(":{").upper()) in BLOCK_NAMES:
-            message, hint = f"unknown block {name}", f"write ADD {known}"
+        elif (block_name := name.rstrip(":{").upper()) in BLOCK_NAMES:
+            message, hint = f"unknown block {name}", f"write ADD {block_name}"
             self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, message, hint)
-            self._open_block(StatementNode(Level.BLOCK, Piece(known, node.name.offset), node.pieces, node.offset))
+            self._open_block(StatementNode(Level.BLOCK, Piece(block_name, node.name.offset), node.pieces, node.offset))
         elif is_header:
             message, hint = f"the header {name} is not below WITH HEADERS", "write WITH HEADERS in the line above it"
             if block is not None and HEADERS in block.settings:
@@ -280,12 +280,14 @@ class _BlockReader:
 
     def _read_setting(self, written: StatementNode) -> None:
         """Read a setting; report one that is outside of a block, unknown, set twice or without a value."""
-        plain, block = written.name.text.upper(), self.block
-        if plain in BLOCK_NAMES:
-            hint = f"write ADD {' '.join([plain, *(piece.text for piece in written.pieces[:1])])}"
-            message = f"{plain} is a block, which begins with ADD"
+        upper_name, block = written.name.text.upper(), self.block
+        if upper_name in BLOCK_NAMES:
+            hint = f"write ADD {' '.join([upper_name, *(piece.text for piece in written.pieces[:1])])}"
+            message = f"{upper_name} is a block, which begins with ADD"
             self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
-            self._open_block(StatementNode(Level.BLOCK, Piece(plain, written.offset), written.pieces, written.offset))
+            self._open_block(
+                StatementNode(Level.BLOCK, Piece(upper_name, written.offset), written.pieces, written.offset)
+            )
             return
         if self.section is _Section.SKIPPED:
             return
@@ -315,14 +317,14 @@ class _BlockReader:
 
     def _report_outside_block(self, written: StatementNode) -> None:
         """Report a setting before the first block, once for several such settings."""
-        home = next((kind for kind in BlockKind if written.name.text.upper() in PARAMETERS[kind]), None)
+        right_block = next((kind for kind in BlockKind if written.name.text.upper() in PARAMETERS[kind]), None)
         if not self.is_missing_block_reported:
             missing = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
-            hint = f"write {missing.get(home, f'ADD {home}')} before it"
+            hint = f"write {missing.get(right_block, f'ADD {right_block}')} before it"
             message = f"{written.name.text} is outside of a block"
             self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
         self.is_missing_block_reported = True
-        self.definition.broken.add(str(home))
+        self.definition.broken.add(str(right_block))
 
     def _report_text_after_headers(self, node: StatementNode) -> None:
         """Report the text after WITH HEADERS. On the next line it is a header without ADD."""
@@ -359,15 +361,15 @@ class _BlockReader:
         Return None if the value cannot be used. `verb` is WITH or ADD.
         """
         name, pieces = node.name, node.pieces
-        plain = re.split("[=:(]", name.text, maxsplit=1)[0]
-        if not name.is_string and plain and plain != name.text:
-            mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
-            message = f"{plain} has a {mark} before its value"
-            hint = f"write {verb} {plain} and the value, with a space between"
-            self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
+        bare_name = re.split("[=:(]", name.text, maxsplit=1)[0]
+        if not name.is_string and bare_name and bare_name != name.text:
+            mark, value = name.text[len(bare_name)], name.text[len(bare_name) + 1 :]  # not shown: it may be a password
+            message = f"{bare_name} has a {mark} before its value"
+            hint = f"write {verb} {bare_name} and the value, with a space between"
+            self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(bare_name), message, hint)
             self.is_next_text_reported = mark == "("
             if pieces and not value:
-                return replace(node, name=Piece(plain, name.offset))
+                return replace(node, name=Piece(bare_name, name.offset))
         elif pieces and not pieces[0].is_string and pieces[0].text in _MARKS:
             message = f"{name.text} has a {pieces[0].text} before its value"
             hint = f"write {verb} {name.text} and the value"
@@ -376,7 +378,7 @@ class _BlockReader:
         else:
             return node
         if self.block is not None:
-            self.block.broken.add(HEADERS if verb == "ADD" else plain.upper())
+            self.block.broken.add(HEADERS if verb == "ADD" else bare_name.upper())
         return None
 
     def _warn_of_comma(self, node: StatementNode) -> None:
@@ -393,32 +395,32 @@ class _BlockReader:
         It may be the first word of a name (`REQUEST TIMEOUT`), a header, a setting of another block, or misspelt.
         """
         name, kind = node.name, block.kind
-        plain = name.text.strip("'\"")
+        unquoted = name.text.strip("'\"")
         next_word = node.pieces[0].text if node.pieces else ""
-        elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
-        looks_like_header = name.is_string or "-" in plain or plain.istitle()
-        if (joined := f"{plain}_{next_word}".upper()) in PARAMETERS[kind]:
-            message, hint = f"unknown setting {plain} {next_word}", f"write {joined}"
+        right_block = next((other for other in BlockKind if unquoted.upper() in PARAMETERS[other]), None)
+        looks_like_header = name.is_string or "-" in unquoted or unquoted.istitle()
+        if (joined := f"{unquoted}_{next_word}".upper()) in PARAMETERS[kind]:
+            message, hint = f"unknown setting {unquoted} {next_word}", f"write {joined}"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, message, hint)
             block.guessed.add(joined)
             self.is_next_text_reported = True
-        elif kind is BlockKind.EVENT and looks_like_header and closest(plain, PARAMETERS[kind]) is None:
+        elif kind is BlockKind.EVENT and looks_like_header and closest(unquoted, PARAMETERS[kind]) is None:
             hint = f"write ADD {name.text} below WITH HEADERS: each line of a header begins with ADD"
             self._report_broken(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
-        elif elsewhere is not None:
-            hint = f"it belongs in {elsewhere}"
-            if plain.upper() == HEADERS:
+        elif right_block is not None:
+            hint = f"it belongs in {right_block}"
+            if unquoted.upper() == HEADERS:
                 hint = hints.HEADERS_IN_AN_EVENT
-            elif elsewhere is BlockKind.EVENT:
+            elif right_block is BlockKind.EVENT:
                 hint += ": move it below ADD EVENT" if self.has_events else ": write ADD EVENT <name> before it"
             if not self.is_missing_block_reported:
                 self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
-            self.is_missing_block_reported = elsewhere is BlockKind.EVENT
-            self.definition.broken.add(elsewhere)
+            self.is_missing_block_reported = right_block is BlockKind.EVENT
+            self.definition.broken.add(right_block)
         else:
-            guesses, hint = hints.explain_unknown_setting(plain, kind)
+            guesses, hint = hints.explain_unknown_setting(unquoted, kind)
             block.guessed.update(guesses)
-            self.is_next_text_reported = plain.upper() == "HEADER"
+            self.is_next_text_reported = unquoted.upper() == "HEADER"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
 
     # Headers.
