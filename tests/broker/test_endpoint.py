@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -428,23 +428,30 @@ def test_no_other_account_reaches_the_socket_and_nothing_of_it_stays() -> None:
     assert not asyncio.run(folder_of_an_endpoint()).exists()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A temporary folder: the path of a Unix socket has a hundred bytes at most, and `tmp_path` may be too long."""
+    with tempfile.TemporaryDirectory(prefix="b") as folder:
+        yield Path(folder)
+
+
 def test_a_start_removes_the_folders_of_brokers_that_were_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
 
     async def run() -> None:
         async with serving() as living:
-            killed, young = (tmp_path / f"rest-bridge-{name}" / "socket" for name in ("killed", "young"))
+            killed, young = (short_path / f"rest-bridge-{name}" / "socket" for name in ("killed", "young"))
             for path in (killed, young):
                 path.parent.mkdir()
                 with socket.socket(socket.AF_UNIX) as sock:
                     sock.bind(str(path))
-            a_file, elsewhere = (tmp_path / name / "socket" for name in ("rest-bridge-notes", "another"))
+            a_file, elsewhere = (short_path / name / "socket" for name in ("rest-bridge-notes", "another"))
             for path in (a_file, elsewhere):
                 path.parent.mkdir()
                 path.write_text("kept")
-            (tmp_path / "rest-bridge-link").symlink_to(elsewhere.parent)
+            (short_path / "rest-bridge-link").symlink_to(elsewhere.parent)
             for path in (killed, Path(str(living.endpoint.address.socket)), a_file, elsewhere):
                 os.utime(path, (0, 0))
             async with serving():
