@@ -28,8 +28,8 @@ SIGTERM and SIGINT (Ctrl-C) shut down gracefully: requests under way get 5 s to 
 A second signal ends the process at once. SIGHUP reads the route files again.
 
 Logs go to standard error, as text like amqtt's or as one JSON object a line (time, level, logger, message,
-exception). Level info has a line for each message and request that a route handled, at most one a second for each
-event; debug has the connections of clients too.
+exception). Level info has a line for each message and request that a route handled and did not skip, at most one a
+second for each event; debug has the connections of clients too.
 uvloop is used when it is installed: pip install 'amqtt-rest-bridge[fast]'.
 """
 EPILOG = """\
