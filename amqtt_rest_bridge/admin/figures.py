@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
+from amqtt_rest_bridge.admin.problems import LISTED_SECONDS, target_of_event
 from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
 from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -221,7 +221,7 @@ class Figures:
                 if when.fits_none() and now - when.failures[-1] < LISTED_SECONDS:
                     yield Problem(
                         code=WHEN_UNUSABLE,
-                        target=self._recorder.problems.target_of(name, event),
+                        target=target_of_event(name, event),
                         status=None,
                         routes=[name],
                         counts=[when.count],

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Run
+from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Run, is_request
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
@@ -28,6 +28,16 @@ PASSED_SECONDS: Final = 60.0
 """How long after its last message a problem counts as one that has passed, if its routes have had successes since."""
 _MOST_PROBLEMS: Final = 200  # beyond them, the problem with the oldest last message is forgotten
 _MOST_ROUTES: Final = 1000
+_UNSENT: Final = frozenset(
+    row.code
+    for row in (
+        catalogue.PLACEHOLDER_UNRESOLVED,
+        catalogue.INVALID_VALUE,
+        catalogue.SCHEMA_MISMATCH,
+        catalogue.TOO_LARGE,
+    )
+)
+"""Codes of messages that no request was made of: their cause and hint are those of an event, whatever its server is."""
 _NONE: Final[Mapping[Any, int]] = MappingProxyType({})
 
 Kind = tuple[str, str, int | None]
@@ -53,8 +63,11 @@ class _CountedProblem:
     def add(self, route: str | None, change: int) -> None:
         """Count messages of a route more, or fewer."""
         self.count += change
-        if route in self.routes or len(self.routes) < _MOST_ROUTES:
-            self.routes[route or ""] = self.routes.get(route or "", 0) + change
+        number = self.routes.get(route or "", 0) + change
+        if number <= 0:
+            self.routes.pop(route or "", None)
+        elif route in self.routes or len(self.routes) < _MOST_ROUTES:
+            self.routes[route or ""] = number
 
     @property
     def is_resolved(self) -> bool:
@@ -137,11 +150,14 @@ class Problems:
 
     def kind_of(self, failure: Run) -> Kind:
         """Return the code, target and status that a failure is counted by."""
-        return failure.code or "", self.target_of(failure.route, failure.event), failure.status
+        return failure.code or "", self._target_of(failure) or "", failure.status
 
-    def target_of(self, route: str | None, event: str | None) -> str:
-        """Return the server or endpoint of an event, "" if the event is gone."""
-        return self._targets.get((route or "", event or ""), "")
+    def _target_of(self, failure: Run) -> str | None:
+        """Return the server or endpoint of a failure, or its event if no request was sent; None if that is gone."""
+        target = self._targets.get((failure.route or "", failure.event or ""))
+        if target is None or failure.code not in _UNSENT or is_request(failure.kind, failure.status):
+            return target
+        return target_of_event(failure.route, failure.event)
 
     def open_tries(self) -> Iterator[Run]:
         """Iterate over the last failed tries of calls that have not ended."""
@@ -201,7 +217,7 @@ class Problems:
 
         `count` is 0 for a try that another one follows, `ended` the id of a run that has ended.
         """
-        target = self._targets.get((run.route or "", run.event or ""))
+        target = self._target_of(run)
         if target is None or run.code is None:
             return None
         kind = run.code, target, run.status
@@ -214,6 +230,11 @@ class Problems:
         counted.last = run.time
         counted.message, counted.hint, counted.run = run.message, run.hint, ended or counted.run
         return counted
+
+
+def target_of_event(route: str | None, event: str | None) -> str:
+    """Return the target of a problem of an event that sent no request."""
+    return f"route {route}, event {event}"
 
 
 def hint_of(code: str | None, status: int | None) -> str | None:

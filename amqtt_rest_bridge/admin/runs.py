@@ -114,8 +114,9 @@ class RunQuery(Struct, frozen=True):
 class Problem(Struct, frozen=True):
     """Messages and requests that went wrong alike; `message` and `hint` are those of the last one.
 
-    `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
-    at most `MOST_NAMED`, `counts` their parts of `count`; times are Unix time. Of `count` messages, `retrying` have not
+    `target` is the server of a call (`https://host`), the endpoint of a request (`POST :8080/orders`), or the event of
+    messages that no request was sent for (`route Orders, event Create`). `routes` are at most `MOST_NAMED`, `counts`
+    their parts of `count`; times are Unix time. Of `count` messages, `retrying` have not
     ended: a try of each has failed, and another one follows; `sent_again` failed and were sent again with success.
     `waiting` are kept and wait for a retry. `state` is "open", or "resolved" once all were sent again; `passed` is
     whether its routes work again. `run` is the newest run that has ended, or without one the newest that has not.

@@ -180,3 +180,19 @@ def test_a_problem_of_several_routes_says_how_many_messages_are_of_each(problems
     assert (problem.count, problem.routes, problem.counts) == (4, ["R", "S"], [2, 2])
     problems.end_tries(1)
     assert present(problems)[0].counts == [1, 2]
+    problems.remove_failure(replace(BUSY, kind="call", id="run-0"))
+    assert (present(problems)[0].routes, present(problems)[0].counts) == (["S"], [2])
+
+
+def test_messages_that_no_request_was_sent_for_are_a_problem_of_their_event_and_others_of_their_server(
+    problems: Problems,
+) -> None:
+    problems.use_routes(load_text(ROUTE.format(name="R") + ROUTE.format(name="S")).routes)
+    for code in ("placeholder_unresolved", "invalid_value", "schema_mismatch", "payload_too_large", "timeout"):
+        for route in "RS":
+            problems.add_failure(replace(BUSY, route=route, kind="call", status=None, code=code, message=f"of {route}"))
+    found = {(one.code, one.target): (one.routes, one.message) for one in present(problems)}
+    assert found.pop(("timeout", "http://h")) == (["R", "S"], "of S")
+    assert len(found) == 8
+    assert found["schema_mismatch", "route R, event E"] == (["R"], "of R")
+    assert found["schema_mismatch", "route S, event E"] == (["S"], "of S")
