@@ -200,12 +200,12 @@ def counted(faults: Iterable[Fault]) -> str:
     return ", ".join(count(counts[severity], severity) for severity in Severity if counts[severity])
 
 
-def agrees(question: str) -> bool:
-    """Ask before something is sent; return False for no, and if no answer comes."""
+def agrees(question: str, done: str = "sent") -> bool:
+    """Ask before something is `done`; return False for no, and if no answer comes."""
     try:
         return typer.confirm(question)
     except typer.Abort:
-        print("\nno answer, so nothing is sent (--yes: does not ask)", file=sys.stderr)
+        print(f"\nno answer, so nothing is {done} (--yes: does not ask)", file=sys.stderr)
         return False
 
 

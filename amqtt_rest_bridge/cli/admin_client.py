@@ -189,10 +189,8 @@ def refusal(response: BaseHTTPResponse) -> str:
     """Return why a question was refused, in a sentence."""
     content = response.read(10_000)
     if response.status == HTTPStatus.UNAUTHORIZED:
-        return (
-            f"the token is missing or wrong; set {ADMIN_TOKEN_VARIABLE} to the bridge's: admin_token, "
-            "or the file of admin_token_secret"
-        )
+        what = "the token is wrong" if os.environ.get(ADMIN_TOKEN_VARIABLE) else "no token was given"
+        return f"{what}; set {ADMIN_TOKEN_VARIABLE} to the bridge's: admin_token, or the file of admin_token_secret"
     try:
         error = json.loads(content)["error"]
         if error["hint"] == NO_RUN.hint:

@@ -116,7 +116,7 @@ def _drop(client: AdminClient, names: Sequence[str], *, asks: bool) -> int:
     if asks:
         for name in names:
             print(failure_line(_whole(client, name)))
-        if not agrees(f"Drop {count(len(names), 'failure')}? What is dropped cannot be sent again."):
+        if not agrees(f"Drop {count(len(names), 'failure')}? What is dropped cannot be sent again.", "dropped"):
             return 1
     answer = client.post("/api/failures/drop", "dropped", {"ids": names})
     for one in answer["refused"]:

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.lot import reference
 from amqtt_rest_bridge.lot.hints import explain_unknown_setting, hint_of_settings
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
 from amqtt_rest_bridge.lot.settings_table import PARAMETERS, BlockKind
-from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.spelling import closest, did_you_mean
 
 _ALL_PLACEHOLDERS = "placeholders"
 DESCRIPTION = """\
@@ -82,5 +82,6 @@ def _hint(name: str) -> str:
     kind = next((kind for kind, row in every if row.name == meant), BlockKind.EVENT)
     _, hint = explain_unknown_setting(name, kind)
     if hint == hint_of_settings(kind):
-        return f"{own_name()} help lists all; settings of the plugin are in the reference, under Configuration"
+        lists = f"{own_name()} help lists all; settings of the plugin are in the reference, under Configuration"
+        return did_you_mean(name, [*BlockKind, _ALL_PLACEHOLDERS]) or lists
     return hint

@@ -80,7 +80,7 @@ def route_table(statuses: Iterable[Status], console: Console, now: float) -> Gro
         parts = [] if why is None else [_text(why)]
         if isinstance(error, Mapping):
             shown = ": ".join(_text(error[name]) for name in ("code", "message") if error.get(name) is not None)
-            past = "last error, well again now: " if status.get("health") == "Green" else ""
+            past = "last error, Green now: " if status.get("health") == "Green" else ""
             parts.insert(0, f"{past}{shown or _UNKNOWN} ({_age(error.get('time'), now)})")
         if parts:
             errors.append(Text(f"{_text(status['name'])}: {'; '.join(parts)}"))

@@ -36,6 +36,7 @@ _WORDS: Final[tuple[tuple[str, bool, str], ...]] = (
     (f"{_BLOCK_END}':'", False, "a colon without a name before it"),
     ("expected ',' or '}'", True, "this { is not closed, or a comma between its values is missing"),
     ("expected ',' or ']'", True, "this [ is not closed, or a comma between its values is missing"),
+    ("expected the node content, but found '<stream end>'", False, "the file ends, and a { or [ in it is not closed"),
     ("expected the node content", False, f"a bracket that was never opened; {_QUOTES}"),
     ("found undefined alias", False, f"a value with * at its beginning refers to another one in YAML; {_QUOTES}"),
     ("expected alphabetic or numeric", True, f"* and & begin references in YAML; {_QUOTES}"),

@@ -288,12 +288,14 @@ def test_a_route_that_is_not_there_is_named_with_the_one_that_was_meant(admin: A
         assert shown == ("", f"rest-bridge {command[0]}: there is no route Ordres; did you mean Orders?\n")
 
 
-def test_a_question_without_an_answer_sends_nothing(client: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_an_answer_does_nothing(client: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(client)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     shown = run("retry", "--route", "Orders", status=1)
     assert "sent again" not in shown.out
     assert shown.err == "\nno answer, so nothing is sent (--yes: does not ask)\n"
+    (name,) = ids(run("failures").out)
+    assert "\nno answer, so nothing is dropped" in run("failures", "drop", name, status=1).err
 
 
 @pytest.mark.parametrize(

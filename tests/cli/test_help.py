@@ -76,6 +76,7 @@ def test_help_alone_lists_every_setting(run: Run) -> None:
     [
         ("METOD", "did you mean METHOD?"),
         ("RETRIE", "did you mean RETRIES?"),
+        ("placeholder", "did you mean placeholders?"),
         ("HOST", "perhaps BASE_ADDRESS, which belongs in REST_API_CONFIG"),
         ("openapi", "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"),
     ],

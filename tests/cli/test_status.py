@@ -206,7 +206,7 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
     before, back, _ = terminal.text.rpartition("\x1b[?1049l")
     assert back
     assert "\x1b[?25h" in terminal.text
-    below = r"b: last error, well again now: timeout: .* ago\)\r\n"
+    below = r"b: last error, Green now: timeout: .* ago\)\r\n"
     assert re.fullmatch(rf"mqtt://.*\r\nROUTE .*\r\na .*\r\nb .*\r\n{below}", last, re.DOTALL)
     assert all(len(CONTROL.sub("", line)) <= 90 for line in re.split(r"\r\n|\x1b\[H", before))
 

@@ -49,7 +49,7 @@ def test_table_has_a_line_for_every_route_in_order_of_names_and_the_errors_below
         "A      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "b      Green   connected    1234  1200      30        7        4       5         16    12.3   250.0",
         "c      Red     connected    1234  1200      30        7        4       5         16    12.3   250.0",
-        "b: last error, well again now: timeout: no answer within 5 s (1 h ago)",
+        "b: last error, Green now: timeout: no answer within 5 s (1 h ago)",
         "c: timeout: no answer within 5 s (1 h ago)",
     ]
 

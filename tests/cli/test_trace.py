@@ -99,8 +99,10 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "wrong")
     assert "is admin_port set" in refusal(f"http://127.0.0.1:{unused_port}")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
-        wrong = "the token is missing or wrong; set REST_BRIDGE_ADMIN_TOKEN"
-        assert wrong in refusal(f"http://127.0.0.1:{host.admin_port}")
+        address = f"http://127.0.0.1:{host.admin_port}"
+        assert "the token is wrong; set REST_BRIDGE_ADMIN_TOKEN" in refusal(address)
+        monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "")
+        assert "no token was given; set REST_BRIDGE_ADMIN_TOKEN" in refusal(address)
     target.answer = lambda _: (404, b"{}")
     assert "it has no live stream; is it the admin port of a bridge?" in refusal(target.url)
     target.answer = lambda _: (200, b'data: {"kind": "mess')

@@ -27,6 +27,7 @@ MISTAKES = [
     ("quote in quotes", "a: 'it's'\n", "1:8: a text follows the closing quote; inside of quotes write ''"),
     ("open brace", "a: {b: 1\nc: 2\n", "1:4: this { is not closed, or a comma between its values is missing"),
     ("open bracket", "a: [b, c\nd: 3\n", "1:4: this [ is not closed, or a comma between its values is missing"),
+    ("open at the end", "a: b\ntests: {", "2:9: the file ends, and a { or [ in it is not closed"),
     ("closing bracket", "a: b\nc: ]\n", f"2:4: a bracket that was never opened{QUOTES}"),
     ("at sign", "a: @x\n", f"1:4: no value begins with this character{QUOTES}"),
     ("fence", "```yaml\na: b\n```\n", "1:1: delete the line: ``` belongs to Markdown"),
