@@ -496,6 +496,9 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     assert 'title="What messages waited in the bridge: 99 of 100' in admin.text("/")
     failed = html.unescape(admin.get("/runs?route=Orders&outcome=failed&code=http_status").text).replace("<wbr>", "")
     assert failed.count("<details data-run=") == failed.count('class="what">Orders/Send: orders/bad') > 0
+    reason = ' <span class="why">the server answered 404 Not Found</span></summary>'
+    assert failed.count(reason) == failed.count("<details data-run=")
+    assert reason in admin.text("/routes/Orders")
     assert "None that the filters let through" in admin.get("/runs?route=Gone").text
     (link,) = re.findall(r'href="(/api/runs\.csv[^"]+)"', failed)
     table = admin.get(link)
