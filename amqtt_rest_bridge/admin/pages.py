@@ -180,7 +180,7 @@ class StatusPages:
             run=self._with_tries(run),
             alike=alike,
             again=None if again is None else run_object(again),
-            may_retry=self._may_retry and route is not None,
+            may_retry=self._may_retry,
             is_refused=is_refused,
             bars=bars,
             seconds=seconds,
