@@ -41,15 +41,16 @@ _LONGEST_FILE_NAME: Final = 255
 _OVERWRITE_HINT: Final = "--force replaces it, --into names another folder"
 DESCRIPTION = """\
 Fetch a published template from a template library and write its route files into a folder, where a running broker loads
-them within seconds.
+them within seconds. On a terminal you are asked before anything is written; without one they are written at once. A
+missing folder is made.
 
 Every notebook is checked first, as by rest-bridge check, together with the files that are in the folder already. All
 route files of the template are written, or none; existing files are kept unless --force is given.
 
 The hosts that the routes call, the topics that they read and write, the ports that they listen on, and the variables
-and secrets that they read are shown; on a terminal you are asked before anything is written. A variable or secret that
-is missing does not keep the files from being written. A template whose text holds credentials, such as "change-me", is
-refused unless --allow-sample-credentials is given: everybody can read them.
+and secrets that they read are shown. A variable or secret that is missing does not keep the files from being written. A
+template whose text holds credentials, such as "change-me", is refused unless --allow-sample-credentials is given:
+everybody can read them.
 """
 EPILOG = """\
 exit status:
@@ -150,7 +151,8 @@ def run(
         )
     for line in _plan(checked, into):
         print(line)
-    question, err = f"Write into {visible(str(into))}?", not sys.stdout.isatty()
+    where = f"{'' if os.path.lexists(into) else 'the new folder '}{into}"
+    question, err = f"Write into {visible(where)}?", not sys.stdout.isatty()
     if sys.stdin.isatty() and not yes and not typer.confirm(question, err=err):
         print("nothing was written", file=sys.stderr)
         return 1
@@ -158,7 +160,7 @@ def run(
         write_files(into, {name: files[name] for name in checked.routes}, force=force)
     except OSError as error:
         raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
-    print(f"written into {into}: {count(len(checked.routes), 'file')}")
+    print(f"written into {where}: {count(len(checked.routes), 'file')}")
     return 0
 
 

@@ -76,7 +76,7 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
                 "calls: discord.com, hooks.slack.com",
                 "reads the topics: alerts/+",
                 "writes the topics: alert-delivery/failed",
-                "written into conf/routes: 2 files",
+                "written into the new folder conf/routes: 2 files",
             ],
         )
         draft = next(path.parent.name for path in CONF.glob("library/*/template.yaml") if "draft" in path.read_text())
@@ -311,7 +311,7 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
         "--secrets-dir)",
         "reads the secret token: present",
         "The broker does not load these routes, or any other change, before what is missing is there.",
-        "written into routes: 1 file",
+        "written into the new folder routes: 1 file",
     ]
     assert written(folder / "routes") == ["a.lotnb"]
 
@@ -323,7 +323,7 @@ def test_a_file_that_exists_is_kept_unless_force_is_given(folder: Path, web: Web
     web.get(URL, json=answer(a=[cell()], b=[cell(OTHER)]))
     assert "routes/b.lotnb exists\nhint: --force" in install(status=1).err
     assert (written(folder), mine.read_text()) == (["routes/b.lotnb"], "[]")
-    install("--force")
+    assert install("--force").out.endswith("written into routes: 2 files\n")
     assert written(folder) == ["routes/a.lotnb", "routes/b.lotnb"]
     assert "ROUTE S" in mine.read_text()
 
@@ -428,7 +428,7 @@ def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_w
         "reads the variable CALLERS: missing",
         "reads the secret client: missing",
         "The broker does not load these routes, or any other change, before what is missing is there.",
-        "written into routes: 1 file",
+        "written into the new folder routes: 1 file",
     ]
 
 
@@ -475,7 +475,7 @@ def test_on_a_terminal_it_asks_before_it_writes(
             "install", "one", "--from", f"http://127.0.0.1:{target.port}", "--into", "routes", *arguments, cwd=folder
         )
         if answered is not None:
-            terminal.expect(r"reads the topics: in\r\nWrite into routes\? \[y/N\]: ")
+            terminal.expect(r"reads the topics: in\r\nWrite into the new folder routes\? \[y/N\]: ")
             assert written(folder) == []
             terminal.type(answered)
         assert terminal.end() == status
