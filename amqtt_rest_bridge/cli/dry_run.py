@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ from amqtt_rest_bridge.lot.model import (
     Publication,
     Route,
 )
+from amqtt_rest_bridge.spelling import closest
 from amqtt_rest_bridge.times import LoopClock
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
@@ -100,11 +102,23 @@ def run(
     if not triggered and loaded.has_errors:  # the message may be for a route that lacks something
         return 1
     if not triggered:
-        filters = ", ".join(sorted({event.source_topic for _, event in events})) or "(nothing)"
-        print(f"a message on {topic} triggers no client event; the routes listen on: {filters}")
+        filters = sorted({event.source_topic for _, event in events})
+        near = closest(topic, alike := [_filled(one, topic) for one in filters])
+        nearest = "" if near is None else f"the nearest SOURCE_TOPIC is {filters[alike.index(near)]}; "
+        listed = ", ".join(filters) or "(nothing)"
+        print(f"a message on {topic} triggers no client event; {nearest}the routes listen on: {listed}")
         return 1
     outcomes = [_show_call(route, event, message, send=send) for route, event in triggered]
     return 0 if all(outcomes) else 1
+
+
+def _filled(topic_filter: str, topic: str) -> str:
+    """Return a filter with the levels of a topic in place of its wildcards."""
+    levels, sent = topic_filter.split("/"), topic.split("/")
+    filled = [there if one == "+" else one for one, there in zip_longest(levels, sent[: len(levels)], fillvalue="")]
+    if levels[-1] == "#":
+        filled[-1:] = sent[len(levels) - 1 :]
+    return "/".join(filled)
 
 
 def request_of(line: str, headers: Iterable[str], body: bytes) -> Request:

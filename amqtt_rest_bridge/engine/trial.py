@@ -18,6 +18,7 @@ from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import added_scheme
 from amqtt_rest_bridge.engine.server.newest import TopicPayload
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedRequests
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.batch import batch_of, halve
@@ -159,6 +160,7 @@ def try_request(
         host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_JITTER)
         outcomes = _LastRequest(host)
         server = ServerMode(host, outcomes)
+        server.unmatched = _Uncounted(host.clock)
         server.use_routes(routes)
         broker.publish_to = partial(server.see, retained=False)
         if isinstance(latest, bytes):
@@ -206,6 +208,13 @@ class _LastRequest(Outcomes):
 
     def note_request(self, run: RequestRun) -> None:
         self.last = run
+
+
+class _Uncounted(UnmatchedRequests):
+    """A request that leads to no endpoint is neither counted nor logged: its answer says it."""
+
+    def note(self, port: int, method: str, path: str, status: int) -> None:
+        pass
 
 
 @dataclass(slots=True)

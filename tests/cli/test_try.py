@@ -157,6 +157,13 @@ def test_topic_that_triggers_nothing_names_those_that_do(attempt: Attempt) -> No
     assert attempt("--topic", "nowhere", status=1).out == (
         "a message on nowhere triggers no client event; the routes listen on: other/#, weather/+/ask\n"
     )
+    for topic, near in (("wether/x/ask", "weather/+/ask"), ("othr/a/b", "other/#")):
+        assert f"; the nearest SOURCE_TOPIC is {near}; the routes" in attempt("--topic", topic, status=1).out
+
+
+def test_a_request_that_leads_to_no_endpoint_is_not_logged(attempt: Attempt, caplog: pytest.LogCaptureFixture) -> None:
+    assert attempt("--request", "GET /", status=1).out.startswith("404 Not Found\n")
+    assert caplog.messages == []
 
 
 def test_faulty_route_files_give_1_and_their_faults_and_warnings_do_not(folder: Path, attempt: Attempt) -> None:
