@@ -25,7 +25,7 @@ Read route files and report everything that is wrong with them, as the broker wo
   path:line:column: warning: message    works, but probably not as intended
   path:line:column: notice: message     worth knowing, such as a definition that is skipped
 
-What a route needs of the bridge's settings is a notice; `rest-bridge serve -c FILE --check` validates the settings.
+A route that needs a setting of the bridge gets a notice: only `rest-bridge serve -c FILE --check` reads the settings.
 At most 200 faults are listed, by line; if there are more, errors are preferred, and a line counts the others.
 Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column; cells count from 1.
 """
@@ -83,7 +83,8 @@ def run(
             for one in WorkerSettings().faults_of(route):
                 severity = Severity.NOTICE if one.severity is Severity.ERROR else one.severity
                 found.append(replace(one, severity=severity))
-    if not loaded.routes and not loaded.has_errors:
+    is_explained = any(one.code is FaultCode.SKIPPED and one.severity is Severity.WARNING for one in found)
+    if not loaded.routes and not loaded.has_errors and not is_explained:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         found.append(Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE))
     if portable:

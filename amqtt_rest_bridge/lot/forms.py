@@ -273,6 +273,7 @@ _TIME = re.compile(
     r"(?:(?P<thousandth>ms|milli(?:second)?s?)|(?P<word>[smhd]|(?:sec(?:ond)?|min(?:ute)?|hour|day)s?))?",
     re.IGNORECASE,
 )
+_BOOLEANS = dict.fromkeys(("yes", "on", "1"), "true") | dict.fromkeys(("no", "off", "0"), "false")
 
 
 def _wrong_value(parameter: Parameter, shown: str, hint: str | None = None) -> FormError:
@@ -284,9 +285,12 @@ def _wrong_value(parameter: Parameter, shown: str, hint: str | None = None) -> F
 
 def read_boolean(parameter: Parameter, text: str, shown: str) -> bool:
     """Return true or false, which may be written in any case."""
-    value = {"true": True, "false": False}.get(text.strip().lower())
+    word = text.strip().lower()
+    value = {"true": True, "false": False}.get(word)
     if value is None:
-        raise _wrong_value(parameter, shown)
+        # What came from outside the file is not shown, not even converted.
+        meant = _BOOLEANS.get(word) if text == shown else None
+        raise _wrong_value(parameter, shown, meant and f"write {meant}")
     return value
 
 

@@ -156,6 +156,12 @@ def test_paths_without_a_route_are_warned_of_and_with_strict_exit_1(text: str, f
     assert run("check", "--strict", "a.lot", "n.lotnb", status=1).out == output
 
 
+def test_a_type_that_is_almost_ours_is_one_fault(folder: Path, run: Run) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("REST_API\n", "RESTAPI\n"))
+    output = run("check", "--strict", "a.lot", status=1).out
+    assert "its type is RESTAPI\n" in output and output.endswith("\n0 usable routes, 1 warning\n")
+
+
 def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC.removeprefix("DEFINE "))
     assert "a.lot:1:1: error: ROUTE R is skipped: DEFINE is missing before it\n" in run("check", "a.lot", status=1).out
