@@ -34,6 +34,7 @@ from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
     RetryQuery,
     focus_of,
+    ids_of,
     page_query_of,
     query_of,
     retry_form_of,
@@ -319,22 +320,21 @@ class AdminPort:
                 done, _ = self._retries.put_away([run])
                 return _see_other("/runs?outcome=open" if done else f"/runs/{quote(run)}?refused")
             case ["api", "failures", "drop"]:
-                done, left = self._retries.put_away(retry_of(request.body).ids or ())
+                done, left = self._retries.put_away(ids_of(request.body))
                 return _json({"dropped": done, "refused": _refused_objects(left)})
-        match path.split("/")[1:-1]:
-            case []:
+            case ["retry"]:
                 wanted = retry_form_of(request.body)
                 answer = await retry(wanted)
                 page = "/runs?outcome=open&" if wanted.route is None else f"/routes/{quote(wanted.route, safe='')}?"
                 return _see_other(f"{page}started={len(answer.started)}&refused={len(answer.refused)}")
-            case ["runs", run]:
+            case ["runs", run, "retry"]:
                 answer = await retry(RetryQuery([run]))
                 return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")
-            case ["api", "failures"]:
+            case ["api", "failures", "retry"]:
                 answer = await retry(retry_of(request.body))
                 started = [{"id": run, "retry_of": of} for run, of in answer.started]
                 return _json({"started": started, "refused": _refused_objects(answer.refused)}, "202 Accepted")
-            case ["api", "runs", run]:
+            case ["api", "runs", run, "retry"]:
                 answer = await retry(RetryQuery([run]))
                 for new, of in answer.started:
                     return _json({"id": new, "retry_of": of}, "202 Accepted")

@@ -156,6 +156,14 @@ def retry_of(body: bytes) -> RetryQuery:
     return wanted
 
 
+def ids_of(body: bytes) -> list[str]:
+    """Read the body of `/api/failures/drop`; raises `BadQueryError`."""
+    ids = retry_of(body).ids
+    if ids is None:
+        raise BadQueryError("The body names no ids; a failure is dropped by its id")
+    return ids
+
+
 def retry_form_of(body: bytes) -> RetryQuery:
     """Read the form of a page that has failures with one code, or all, sent again; raises `BadQueryError`."""
     form = {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}

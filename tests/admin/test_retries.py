@@ -175,6 +175,15 @@ def test_without_a_token_nothing_is_retried(target: Recorder, hosting: Hosting) 
         assert all("There is no Retry here without a token" in admin.text(path) for path in ("/", f"/runs/{name}"))
 
 
+def test_what_is_no_path_to_drop_a_failure_neither_drops_nor_sends_it(target: Recorder) -> None:
+    with bridging(embedded_broker.hosting, client_route(target.url)) as (_, admin, client):
+        name = failed(client)
+        assert post(admin, f"/api/runs/{name}/drop")[0] == 404
+        for body in (b'{"all": true}', ALL_OF_THE_ROUTE):
+            assert post(admin, "/api/failures/drop", body)[0] == 400
+        assert (admin.run(name)["retried_as"], admin.status("Orders")["open_failures"]) == (None, 1)
+
+
 def test_a_body_that_names_no_retry_is_refused(target: Recorder) -> None:
     with bridging(embedded_broker.hosting, client_route(target.url)) as (_, admin, _):
         for body, status in (
