@@ -329,9 +329,10 @@ class RunRecorder:
         """Forget the failures of a message that is not to be sent again, and return them."""
         failures = self.kept.put_away(name)
         gone = {run.id for run in failures}
-        for last in (*self._recent.values(), *self._failures.values()):
-            for one in [one for one in last if one.run.id in gone]:
-                last.remove(one)
+        for route in {run.route or "" for run in failures}:
+            for last in (self._recent.get(route, deque()), self._failures.get(route, deque())):
+                for one in [one for one in last if one.run.id in gone]:
+                    last.remove(one)
         return failures
 
     def note_unmatched(self, message: Message) -> None:
