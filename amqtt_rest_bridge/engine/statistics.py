@@ -112,8 +112,16 @@ class _Window:
         return None if place is None else gone.error
 
     def put_away(self, run: str) -> RouteError | None:
-        """Count a failure whose message is not to be sent again as a success, and return its error."""
-        return self.add(_SUCCEEDED, run) if any(run in one.runs for one in self._last) else None
+        """Count a failure whose message is not to be sent again as a success, and return its error.
+
+        The other failures of a streak are still one: nothing says that the server answers.
+        """
+        if not any(run in one.runs for one in self._last):
+            return None
+        streak = self.streak
+        error = self.add(_SUCCEEDED, run)
+        self.streak = min(streak, self.failed)
+        return error
 
 
 class When(Struct):

@@ -40,6 +40,17 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
     assert run(statistics(), outcomes) == health
 
 
+def test_a_failure_that_is_put_away_leaves_the_other_ones_in_a_row() -> None:
+    one = statistics()
+    for name in "abcde":
+        one.note_failure(RouteError(102.0, "timeout", "too slow"), name)
+    healths = []
+    for name in "ecxabd":
+        one.put_away(name)
+        healths.append((one.health, one.status(105.0)["errors"]["consecutive"]))
+    assert healths == [("Red", 4), ("Red", 3), ("Red", 3), ("Yellow", 2), ("Yellow", 1), ("Green", 0)]
+
+
 def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> None:
     one = statistics()
     for name in "abc":
