@@ -274,9 +274,10 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def _read_request(self, transport: asyncio.Transport) -> None:
         """Parse received bytes up to the end of one request, and answer that request."""
         reader = self._reader
-        if not reader.has_begun:
-            self.began = self.active
+        had_begun = reader.has_begun
         self._unread = reader.read(self._unread)
+        if reader.has_begun and not had_begun:  # empty lines before a request do not begin it
+            self.began = self.active
         if reader.is_complete:
             if self._unread:
                 self._pause()  # until the next request is parsed

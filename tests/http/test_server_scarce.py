@@ -55,6 +55,18 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room() -> Non
         assert slower.is_closed_by_peer()
 
 
+def test_with_too_many_connections_one_that_sends_only_empty_lines_makes_room() -> None:
+    limits = PortLimits(connections=2, patience_seconds=3600.0)
+    with served(limits=limits) as hooks, hooks.connect() as first, hooks.connect() as second:
+        eventually(lambda: len(hooks.connections) == 2)
+        for each in hooks.connections:
+            each.began -= 7200.0
+        for raw in (first, second):
+            raw.send(b"\r\n")
+        eventually(lambda: all(each.active > each.began + 7100.0 for each in hooks.connections))
+        assert hooks.ask(post()).status == 200
+
+
 OUT_OF_DESCRIPTORS = """
 import resource, sys
 from amqtt_rest_bridge.http.server import PortLimits
