@@ -298,9 +298,10 @@ def read_integer(parameter: Parameter, text: str, shown: str) -> int:
     """Return an integer within the bounds of its setting."""
     text = text.strip()
     if not _DIGITS.fullmatch(text) or not parameter.low <= int(text) <= parameter.high:
+        if text != shown.strip():  # what came from outside the file is not shown, not even converted
+            raise _wrong_value(parameter, shown)
         if parameter.unit:
-            # What came from outside the file is not shown, not even converted.
-            raise _wrong_value(parameter, shown, _hint_of_time(parameter, text) if text == shown.strip() else None)
+            raise _wrong_value(parameter, shown, _hint_of_time(parameter, text))
         unit = _WITH_UNIT.fullmatch(text)
         number = f"{unit[1]}000" if unit and unit[2] in "kK" else unit and unit[1]
         raise _wrong_value(parameter, shown, f"write {number}, without a unit" if number else None)

@@ -91,6 +91,14 @@ def test_a_time_in_a_wrong_form_is_converted_to_the_unit_of_its_setting(
     assert refused.value.hint == hint
 
 
+def test_no_hint_has_a_number_from_outside_the_file() -> None:
+    for row in (row for rows in PARAMETERS.values() for row in rows.values() if row.kind is Kind.INTEGER):
+        for text in ("987654321 ms", "98765k", "9876MB"):
+            with pytest.raises(FormError) as refused:
+                convert(row, text, "{secret.x}")
+            assert refused.value.hint is None
+
+
 def test_every_integer_that_is_a_time_has_its_unit() -> None:
     times = {row.name for _, row in EXAMPLES if row.kind is Kind.INTEGER and re.search("TIME|SECONDS", row.name)}
     assert times == {row.name for _, row in EXAMPLES if row.unit}
