@@ -18,7 +18,7 @@ from amqtt_rest_bridge.lot.sources import Report
 _PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token|ApiKey) ", re.IGNORECASE)
 _SECRET_NAME: Final = re.compile(r'GET SECRET "([^"]+)"')
-_PARAMETER: Final = re.compile(r"[?&]([^=&#]+)=([^&#]+)")
+_PARAMETER: Final = re.compile(r"[?&]([^?=&#]+)=([^&#]+)")
 # Unlike `is_credential_parameter`, which masks, it leaves `keyword` and `sort_key` alone.
 _CREDENTIAL_PARAMETER: Final = re.compile(
     r"(?:.*[._-])?(?:token|secret|password|signature|sig)|(?:(?:x|api|app|access|auth|subscription)[._-]?)*key",

@@ -138,6 +138,13 @@ def test_literal_credentials_are_warnings_with_strict_only(folder: Path, run: Ru
     ]
 
 
+def test_a_literal_credential_after_many_question_marks_is_found_at_once(folder: Path, run: Run) -> None:
+    (folder / "a.lot").write_text(
+        CREDENTIALS.replace("/parcels", f"/{'?' * 100_000}token=abc&").replace("{secret.t}", "{payload}")
+    )
+    assert "the parameter token of ENDPOINT" in run("check", "--strict", "a.lot", status=1).out
+
+
 def test_path_that_cannot_be_read_gives_2(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(BASIC)
     output = run("check", "a.lot", "none.lot", status=2)
