@@ -175,7 +175,7 @@ def test_without_a_token_nothing_is_retried(target: Recorder, hosting: Hosting) 
         assert all("There is no Retry here without a token" in admin.text(path) for path in ("/", f"/runs/{name}"))
 
 
-def test_what_is_no_path_to_drop_a_failure_neither_drops_nor_sends_it(target: Recorder) -> None:
+def test_a_drop_without_the_right_path_or_ids_is_refused_and_sends_nothing(target: Recorder) -> None:
     with bridging(embedded_broker.hosting, client_route(target.url)) as (_, admin, client):
         name = failed(client)
         assert post(admin, f"/api/runs/{name}/drop")[0] == 404
