@@ -46,7 +46,7 @@ one line for all its living workers (WORKERS says how many): their worst health 
 counts, the latencies of the slowest. If no worker of a route lives, HEALTH says when one was last seen. How many
 messages wait in the broker for a slot cannot be shown: no broker says so over MQTT.
 
-Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
+Health is Green, Yellow (errors among the last 20 calls) or Red (3 in a row failed since the start). OK and FAILED
 count messages that ended, RETRYING messages that have another try to come, REFUSED messages that were not taken for
 lack of room. RETRIED counts further tries, not messages.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.

@@ -84,9 +84,14 @@ class _Window:
 
     @property
     def failures(self) -> str:
-        """Return how many have failed: `2 of the last 5 (1 of them before the start)`."""
-        earlier = sum(one.is_earlier and one.failed for one in self._last)
-        return f"{self.failed} of the last {len(self)}{f' ({earlier} of them before the start)' if earlier else ''}"
+        """Return how many have failed: `2 of the last 5 (1 of them before the start)`.
+
+        Without any since the start: `none since the start, before it 5 of the last 5`.
+        """
+        counts, earlier = f"{self.failed} of the last {len(self)}", sum(one.is_earlier for one in self._last)
+        if earlier == len(self):
+            return f"none since the start, before it {counts}"
+        return f"{counts} ({earlier} of them before the start)" if earlier else counts
 
     @property
     def errors(self) -> list[RouteError]:

@@ -330,7 +330,7 @@ def test_failures_from_before_a_restart_count_as_if_there_had_been_none_and_wait
     with bridging(hosting, client_route(target.url), failures=file) as (_, admin, client):
         assert "3 kept failure(s) wait for a retry (Orders: 3): rest-bridge failures --open" in caplog.text
         route, problems = admin.status("Orders"), admin.problems()
-        reason = "messages failed: 3 of the last 3 (3 of them before the start)"
+        reason = "messages failed: none since the start, before it 3 of the last 3"
         assert (route["health"], route["health_reason"]) == ("Yellow", reason)
         figures = (route["open_failures"], route["messages"]["failed"], route["last_error"]["code"])
         assert figures == (3, 0, "http_status")
