@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS, target_of_event
 from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
@@ -196,8 +197,11 @@ class Figures:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._bridge.troubles
         waiting = Counter(map(self._recorder.problems.kind_of, (one.run for one in self._recorder.kept.open())))
-        problems = self._recorder.problems
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
+        problems = [
+            one if one.run is None or self._recorder.is_known(one.run, one.routes) else replace(one, run=None)
+            for one in self._recorder.problems.present(time.time(), successes, waiting)
+        ]
         return BridgeNumbers(
             restarts=broker.restarts,
             reload_errors=0 if failure is None else max(1, failure.errors),
@@ -205,9 +209,7 @@ class Figures:
             unmatched=self._unmatched.totals(),
             unmatched_paths=self._unmatched.most_frequent(),
             spool_refusing=broker.refusing is not None,
-            problems=sorted(
-                [*problems.present(time.time(), successes, waiting), *self._unusable_whens()], key=lambda one: one.place
-            )[:_MOST_PROBLEMS],
+            problems=sorted([*problems, *self._unusable_whens()], key=lambda one: one.place)[:_MOST_PROBLEMS],
             group=self._bridge.group_numbers,
             pids=self._pids,
             dropped=broker.dropped,

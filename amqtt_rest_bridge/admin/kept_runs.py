@@ -4,6 +4,8 @@ Each route has its last 100 failures, its last 20 successes and its last 20 skip
 large, the route with the most bytes loses its oldest run, so no route pushes out the runs of others.
 """
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
@@ -18,12 +20,15 @@ from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import Message, MessageProperties
 from amqtt_rest_bridge.times import rfc3339
 
+log = logging.getLogger(__name__)
+
 MOST_BYTES: Final = 16 << 20
 MOST_FAILURES: Final = 100
 MOST_OTHERS: Final = 20
 _RUN_BYTES: Final = 1280  # what a run takes beside what is counted
 _PAIR_BYTES: Final = 160  # a header or user property beside its letters, of which a peer may send many that are empty
 _TRY_BYTES: Final = 200
+_LOG_SECONDS: Final = 60.0  # between two warnings about the same route
 
 
 class KeptRun(Struct, frozen=True, array_like=True):
@@ -109,6 +114,7 @@ class KeptRuns:
         self._runs: dict[str, KeptRun] = {}  # the oldest first
         self._parts: dict[_Part, dict[str, KeptRun]] = {}
         self._bytes = Counter[str]()  # by route
+        self._warned: dict[str, float] = {}  # when, by route
         for run in first:
             self._keep(run)
 
@@ -258,12 +264,27 @@ class KeptRuns:
 
     def _drop(self, name: str) -> None:
         """Keep a run no longer, since a bound was reached."""
-        run = self._runs[name].run
+        kept = self._runs[name]
+        run = kept.run
         is_retried = run.retry_outcome == Outcome.RETRYING and self.failures_of(name)[-1] is run
         self._remove(name)
         self._copy(name, None)
         if self._problems is not None and is_retried:  # the retry counts by itself, should it fail
             self._problems.remove_failure(run)
+        if kept.is_failure and kept.payload is not None and run.retried_as is None:
+            self._note_pushed_out(run)
+
+    def _note_pushed_out(self, run: Run) -> None:
+        """Count an open failure that was dropped, and log that its route loses some."""
+        route, now = run.route or "", time.monotonic()
+        if self._problems is not None:
+            self._problems.add_pushed_out(run)
+        if now - self._warned.get(route, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._warned[route] = now
+            log.warning(
+                "route %s: its oldest open failures are not kept any more: a route keeps its last %d at most",
+                route, MOST_FAILURES,
+            )  # fmt: skip
 
     def _copy(self, name: str, run: KeptRun | None) -> None:
         if self._copies is not None:

@@ -58,6 +58,7 @@ class _CountedProblem:
     run: str | None = None
     sent_again: int = 0
     sent_at: float = 0.0
+    pushed_out: int = 0
     retrying: dict[int, Run] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
 
     def add(self, route: str | None, change: int) -> None:
@@ -138,6 +139,11 @@ class Problems:
         if (counted := self._problem_of(failure)) is not None:
             self._subtract(counted, failure)
 
+    def add_pushed_out(self, failure: Run) -> None:
+        """Count an open failure that is kept no longer, since a bound was reached."""
+        if (counted := self._problem_of(failure)) is not None:
+            counted.pushed_out += 1
+
     def _subtract(self, counted: _CountedProblem, failure: Run) -> None:
         counted.add(failure.route, -1)
         if counted.count <= 0 and self._counted.get(counted.kind) is counted:
@@ -196,6 +202,7 @@ class Problems:
                 state="resolved" if counted.is_resolved else "open",
                 sent_again=counted.sent_again,
                 waiting=waiting.get(kind, 0),
+                pushed_out=counted.pushed_out,
                 passed=not counted.retrying
                 and now - counted.last >= PASSED_SECONDS
                 and not self._lasts(counted, last_successes),

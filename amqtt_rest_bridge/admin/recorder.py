@@ -371,6 +371,18 @@ class RunRecorder:
         found |= {run.id: run for run in (*kept, *tried) if query.wants(run)}
         return nlargest(query.limit, found.values(), key=lambda run: run.time)
 
+    def is_known(self, name: str, routes: Iterable[str]) -> bool:
+        """Return whether there is still a run with this id, of one of these routes."""
+        return (
+            self.kept.get(name) is not None
+            or self.is_retrying(name)
+            or any(
+                one.run.id == name
+                for route in routes
+                for one in (*self._recent.get(route, ()), *self._failures.get(route, ()))
+            )
+        )
+
     def is_retrying(self, name: str) -> bool:
         """Return whether the run with this id is a call that is tried again."""
         return any(run.id == name for run in self.problems.open_tries())

@@ -119,7 +119,8 @@ class Problem(Struct, frozen=True):
     their parts of `count`; times are Unix time. Of `count` messages, `retrying` have not
     ended: a try of each has failed, and another one follows; `sent_again` failed and were sent again with success.
     `waiting` are kept and wait for a retry. `state` is "open", or "resolved" once all were sent again; `passed` is
-    whether its routes work again. `run` is the newest run that has ended, or without one the newest that has not.
+    whether its routes work again. `run` is the newest run that has ended, or without one the newest that has not; None
+    if it is gone. `pushed_out` were kept, until newer failures or larger ones took their room.
     """
 
     code: str
@@ -138,6 +139,7 @@ class Problem(Struct, frozen=True):
     counts: list[int] = []
     waiting: int = 0
     passed: bool = False
+    pushed_out: int = 0
 
     @property
     def place(self) -> tuple[bool, int]:

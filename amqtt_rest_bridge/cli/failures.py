@@ -88,6 +88,7 @@ def run(
         failures = sorted([*found, *retrying], key=lambda run: str(run["time"]))
         if route is not None and not failures:
             client.check_route(route)
+        gone = 0 if as_json or since is not None else _pushed_out(client, route, code)
     if as_json:
         print(json.dumps(failures))
         return 0
@@ -97,13 +98,26 @@ def run(
     kept = len(failures) - len(retrying)
     mended = sum(failure.get("retry_outcome") == Outcome.SUCCEEDED for failure in failures)
     again = f", {'all' if mended == kept else mended} sent again and succeeded" if mended else ""
-    print(f"{count(kept, 'open failure' if is_open else 'failure')}{again}{still}")
+    lost = (
+        f"; {gone} {'is' if gone == 1 else 'are'} not kept any more: a route keeps its last 100 at most" if gone else ""
+    )
+    print(f"{count(kept, 'open failure' if is_open else 'failure')}{again}{still}{lost}")
     if kept > mended:
         name, of = own_name(), admin_option(admin)
         print(
             f"hint: {name} failures show ID{of} prints one whole, {name} retry ID{of} sends it again", file=sys.stderr
         )
     return 0
+
+
+def _pushed_out(client: AdminClient, route: str | None, code: str | None) -> int:
+    """Return how many failures of the present problems are not kept any more; raises `AdminError`."""
+    problems = client.get("/api/problems", "problems")["problems"]
+    return sum(
+        one.get("pushed_out", 0)
+        for one in problems
+        if code in (None, one["code"]) and (route is None or one["routes"] == [route])
+    )
 
 
 def _whole(client: AdminClient, name: str) -> Any:

@@ -111,6 +111,27 @@ def test_failures_are_listed_the_newest_last_and_narrowed(client: Client, admin:
     assert [one["id"] for one in json.loads(run("failures", "--json").out)] == names
 
 
+def test_failures_that_newer_ones_push_out_are_counted_and_their_run_has_no_button(
+    target: Recorder, client: Client, admin: Admin, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    target.answer = lambda seen: (404 if seen.path.endswith("/first") else 401, b"")
+    first = fail(client, "orders/first")
+    for _ in range(109):
+        client.publish("orders/7", b"")
+    client.messages(109)
+    found = {one["status"]: (one["count"], one["waiting"], one["pushed_out"], one["run"]) for one in admin.problems()}
+    newest = found[401][-1]
+    assert (found, admin.run(first)) == ({404: (1, 0, 1, None), 401: (109, 100, 9, newest)}, {})
+    page = admin.text("/")
+    assert "1 is not kept any more: a route keeps its last 100 at most" in page
+    assert "9 are not kept any more" in page
+    assert (page.count(">Newest run</a>"), f"/runs/{newest}" in page) == (1, True)
+    said = "100 failures; 10 are not kept any more: a route keeps its last 100 at most"
+    assert run("failures", "--route", "Orders").out.splitlines()[-1] == said
+    assert run("failures", "--since", "10m").out.splitlines()[-1] == "100 failures"
+    assert caplog.text.count("route Orders: its oldest open failures are not kept any more") == 1
+
+
 def test_a_message_with_another_try_to_come_is_listed_as_retrying(target: Recorder, client: Client, run: Run) -> None:
     target.answer = lambda _: (503, b"")
     client.publish("orders/7", b"x")
