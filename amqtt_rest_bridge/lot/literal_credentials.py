@@ -12,6 +12,7 @@ from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.lot.definitions import Definition
 from amqtt_rest_bridge.lot.evaluation import Environment, Value, evaluate, place_in
 from amqtt_rest_bridge.lot.masking import is_credential
+from amqtt_rest_bridge.lot.placeholders.text import Fixed
 from amqtt_rest_bridge.lot.settings_table import CREDENTIALS, PARAMETERS
 from amqtt_rest_bridge.lot.sources import Report
 
@@ -67,7 +68,7 @@ def literal_credentials(
 
 def _parameters(endpoint: Value, report: Report) -> Iterator[LiteralCredential]:
     """Yield the query parameters of ENDPOINT that are credentials by their names, and have a literal value."""
-    text = "".join([part if isinstance(part, str) else part.label for part in endpoint.parts])
+    text = "".join([part if isinstance(part, str) else _shown(part) for part in endpoint.parts])
     end = 0
     for name, value in _PARAMETER.findall(text):
         if _CREDENTIAL_PARAMETER.fullmatch(name) and not _PLACEHOLDER.search(value):
@@ -75,6 +76,11 @@ def _parameters(endpoint: Value, report: Report) -> Iterator[LiteralCredential]:
             secret = name.lower().replace("_", "-")
             hint = _hint(f"{name}={{secret.{secret}}}", secret)
             yield LiteralCredential(f"the parameter {on_one_line(name)} of ENDPOINT", begin, end, hint)
+
+
+def _shown(part: Fixed) -> str:
+    """Return the default of a variable, which is written in the file; else the name of the variable in braces."""
+    return part.text if "|" in part.label else part.label
 
 
 def _hint(written: str, secret: str) -> str:

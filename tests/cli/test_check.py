@@ -138,6 +138,11 @@ def test_literal_credentials_are_warnings_with_strict_only(folder: Path, run: Ru
     ]
 
 
+def test_the_default_of_a_variable_is_a_literal_credential_in_an_address_too(folder: Path, run: Run) -> None:
+    (folder / "a.lot").write_text(CREDENTIALS.replace("{secret.t}", "{env.NOT_SET|abc}"))
+    assert "the parameter token of ENDPOINT" in run("check", "--strict", "a.lot", status=1).out
+
+
 def test_a_literal_credential_after_many_question_marks_is_found_at_once(folder: Path, run: Run) -> None:
     (folder / "a.lot").write_text(
         CREDENTIALS.replace("/parcels", f"/{'?' * 100_000}token=abc&").replace("{secret.t}", "{payload}")
