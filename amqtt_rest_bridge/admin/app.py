@@ -208,7 +208,8 @@ class AdminPort:
             case ["runs"]:
                 asked, wanted = page_query_of(query, time.time())
                 waiting = [one.run for one in self._recorder.kept.open(wanted.route)]
-                return pages.runs(self._recorder.find(wanted), asked, sum(map(wanted.wants, waiting)))
+                count, ends = sum(map(wanted.wants, waiting)), self._retries.ends(asked.first)
+                return pages.runs(self._recorder.find(wanted), asked, count, ends)
             case ["runs", run]:
                 return self._show_run(run, is_refused="refused" in query)
             case ["playground"]:
@@ -277,7 +278,8 @@ class AdminPort:
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
         runs = self._recorder.find(wanted)
-        return self._pages.route(name, numbers, runs, query, self._recorder.kept.open_alike(name))
+        alike, ends = self._recorder.kept.open_alike(name), self._retries.ends(query.first)
+        return self._pages.route(name, numbers, runs, query, alike, ends)
 
     def _show_run(self, name: str, *, is_refused: bool) -> Response:
         """Return the page of a run."""
@@ -326,7 +328,8 @@ class AdminPort:
                 wanted = retry_form_of(request.body)
                 answer = await retry(wanted)
                 page = "/runs?outcome=open&" if wanted.route is None else f"/routes/{quote(wanted.route, safe='')}?"
-                return _see_other(f"{page}started={len(answer.started)}&refused={len(answer.refused)}")
+                first = f"&first={answer.started[0][0]}" if answer.started else ""
+                return _see_other(f"{page}started={len(answer.started)}&refused={len(answer.refused)}{first}")
             case ["runs", run, "retry"]:
                 answer = await retry(RetryQuery([run]))
                 return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")

@@ -125,9 +125,18 @@ class StatusPages:
         )
 
     def route(
-        self, name: str, numbers: Numbers, runs: Sequence[Run], query: PageQuery, alike: Counter[tuple[int | None, str]]
+        self,
+        name: str,
+        numbers: Numbers,
+        runs: Sequence[Run],
+        query: PageQuery,
+        alike: Counter[tuple[int | None, str]],
+        ends: Counter[str],
     ) -> Response:
-        """Return the page of one route; `alike` counts failures that can be sent again, by status and code."""
+        """Return the page of one route; `alike` counts failures that can be sent again, by status and code.
+
+        `ends` counts the retries that were just asked for, by their outcomes.
+        """
         route = self.routes[name]
         shown = row(numbers.routes[name], self._history)
         return self._page(
@@ -141,6 +150,7 @@ class StatusPages:
             query=query,
             may_retry=self._may_retry,
             alike=alike.most_common(),
+            ends=ends,
             has_several=len(route.client_events) + len(route.server_events) > 1,
             **self._chart(name, query.range),
         )
@@ -155,13 +165,17 @@ class StatusPages:
         latency = charts.latency_chart(self._history.latencies(name, span), RANGES[span][1])
         return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
-    def runs(self, runs: Sequence[Run], query: PageQuery, waiting: int) -> Response:
-        """Return the page of the runs of all routes; `waiting` is how many of those asked for wait for a retry."""
+    def runs(self, runs: Sequence[Run], query: PageQuery, waiting: int, ends: Counter[str]) -> Response:
+        """Return the page of the runs of all routes; `waiting` is how many of those asked for wait for a retry.
+
+        `ends` counts the retries that were just asked for, by their outcomes.
+        """
         return self._page(
             "runs",
             runs=[self._with_tries(run_object(one)) for one in runs],
             query=query,
             waiting=waiting,
+            ends=ends,
             may_retry=self._may_retry,
             outcomes=OUTCOMES,
             names=sorted(self.routes, key=str.lower),

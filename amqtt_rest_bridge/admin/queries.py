@@ -78,8 +78,9 @@ def since_of(text: str, now: float) -> float:
 class PageQuery:
     """What a page is asked for.
 
-    The page of all routes has `text` and `sort`, that of a route a `range` and how many retries were `started` and
-    `refused`. Both the page of a route and that of runs have filters of runs, and a `fault` if one of them was wrong.
+    The page of all routes has `text` and `sort`, that of a route a `range`. Both the page of a route and that of runs
+    have filters of runs, a `fault` if one of them was wrong, how many retries were just `started` and `refused`, and
+    the `first` new run.
     """
 
     text: str = ""
@@ -94,6 +95,7 @@ class PageQuery:
     fault: str = ""
     started: int | None = None
     refused: int | None = None
+    first: str = ""
 
     @property
     def filters(self) -> dict[str, str]:
@@ -122,6 +124,7 @@ def page_query_of(
         fault=fault,
         started=_count(given.get("started")),
         refused=_count(given.get("refused")),
+        first=given.get("first", ""),
         **filters,
     )
     return page, replace(runs, route=route or runs.route, tries=True)

@@ -11,6 +11,7 @@ cuts off can be repeated after the next start; its message may then be sent twic
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,8 @@ from amqtt_rest_bridge.lot.model import Message, Publication, Route, RunIds, Ser
 
 _AT_ONCE: Final = 10  # in one iteration of the loop
 _MOST_UNDER_WAY: Final = MOST_RUNS
+_MOST_ROUNDS: Final = 32  # whose ends are known
+_UNKNOWN: Final = "unknown"  # the end of a retry whose event was removed meanwhile
 _NOT_PUBLISHED: Final[Refusal] = refuse(
     BROKER_UNAVAILABLE, "The MQTT broker is away or has not acknowledged the message"
 )
@@ -100,7 +103,9 @@ class Retries:
         self._ids = runs
         self.routes: Iterable[Route] = ()
         """The present routes; replaced, never changed."""
-        self._under_way: set[str] = set()  # ids of failures
+        self._under_way: dict[str, str] = {}  # the new runs, by the ids of their failures
+        self._ends: dict[str, str] = {}  # how new runs have ended
+        self._rounds: dict[str, list[str]] = {}  # the new runs that were asked for together, by the first of them
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def retry(self, wanted: RetryQuery) -> Retried:
@@ -129,7 +134,16 @@ class Retries:
                 done.refused.append((name, refused.code, str(refused)))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+        if done.started:
+            self._rounds[done.started[0][0]] = [started for started, _ in done.started]
+        if len(self._rounds) > _MOST_ROUNDS:
+            for gone in self._rounds.pop(next(iter(self._rounds))):
+                del self._ends[gone]
         return done
+
+    def ends(self, first: str) -> Counter[str]:
+        """Return how many retries have ended how that were asked for together; `first` is the first new run."""
+        return Counter(self._ends[run] for run in self._rounds.get(first, ()))
 
     def _retry(self, name: str, kept: KeptRun | None) -> str:
         """Send a message again and return the id of the new run; raises `_RefusedError`."""
@@ -146,7 +160,7 @@ class Retries:
         if len(self._under_way) >= _MOST_UNDER_WAY:
             raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
         run = kept.run
-        self._under_way.add(name)
+        self._under_way[name] = ""
         if is_request(run.kind, run.status):
             started = self._request_again(name, kept)
         else:
@@ -160,8 +174,9 @@ class Retries:
                 asyncio.get_running_loop().call_soon(retry.release)  # after `begin_retry`
             started = None if call is None else self._ids.of(call, *event)
         if started is None:
-            self._under_way.discard(name)
+            del self._under_way[name]
             raise _RefusedError(ROUTE_GONE, f"route {run.route} has no event {run.event} any more")
+        self._under_way[name], self._ends[started] = started, Outcome.RETRYING
         self._recorder.kept.begin_retry(name, started)
         return started
 
@@ -222,5 +237,8 @@ class Retries:
 
     def end(self, name: str) -> None:
         """Note that the retry of a failure has ended."""
-        self._under_way.discard(name)
+        run = self._under_way.pop(name, "")
+        if run in self._ends:
+            ended = self._recorder.kept.get(run)
+            self._ends[run] = _UNKNOWN if ended is None else ended.outcome
         self._recorder.kept.end_retry(name)

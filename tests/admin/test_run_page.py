@@ -293,7 +293,8 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
     with bridging(hosting, client_route(target.url)) as (_, admin, client):
         for number in range(5):
             failed(client, f"orders/{number}")
-        target.answer = lambda _: (200, b"{}")
+        gate = Gate()
+        target.answer = gate.before(lambda seen: (422 if seen.path.endswith("/0") else 200, b"{}"))
         page.open(url(admin))
         page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
         question = "Send 5 messages of route Orders that failed with 422 http_status again?"
@@ -303,14 +304,19 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         page.evaluate("document.querySelector('.ask summary').click()")
         assert page.text(".ask form span") == question
         assert page.text(".ask form button") == "Send 5 again"
-        click(page, ".ask form button", "5 sent again.")
-        assert sorted(topic for topic, _ in client.messages(5)) == [f"done/{number}" for number in range(5)]
+        click(page, ".ask form button", "5 sent again: 5 under way.")
+        lines = "[...document.querySelectorAll('.why')].map((line) => line.innerText.split(': ').pop()).join(' ')"
+        assert page.evaluate(lines) == "retrying retrying retrying retrying retrying"
+        gate.open.set()
+        assert len(client.messages(5)) == 5
+        page.wait("document.querySelector('main').innerText.includes('5 sent again: 4 succeeded, 1 failed again.')")
+        page.wait(f"{lines} === 'succeeded succeeded succeeded succeeded failed'")
         page.evaluate("document.querySelector('.filters select').value = 'failed'")
         click(page, ".filters button", "orders/4")
         assert page.evaluate("document.querySelectorAll('[data-outcome=succeeded]').length") == 0
-        assert "sent again as" in page.evaluate("document.querySelector('[data-run]').textContent")
+        assert "sent again as" in page.evaluate("document.querySelector('.runs').textContent")
         status, answer = post(admin, "/retry", b"route=Orders&code=http_status")
-        assert (status, answer) == (303, "/routes/Orders?started=0&refused=0")
+        assert (status, answer.partition("&first=")[0]) == (303, "/routes/Orders?started=1&refused=0")
         assert post(admin, "/retry", b"route=Orders")[0] == 400
         assert post(admin, "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
 
@@ -328,8 +334,9 @@ def test_open_failures_have_a_page_with_their_reasons_that_sends_all_of_them_aga
         assert "the server answered 404 Not Found" in page.text(".runs summary")
         page.evaluate("document.querySelector('.ask summary').click()")
         assert page.text(".ask form span") == "Send 2 messages again?"
-        click(page, ".ask form button", "2 sent again.")
+        click(page, ".ask form button", "2 sent again")
         client.messages(2)
+        page.wait("document.querySelector('main').innerText.includes('2 sent again: 2 succeeded.')")
         assert "Retry" not in admin.text("/runs?outcome=open")
 
 

@@ -247,22 +247,34 @@ async function showChart() {
   merge(chart, shown);
 }
 
-// One run: once it has ended its page is loaded again, and how its retry has ended takes the place of the line that says
-// that it has not.
-async function showRetry(pause) {
-  if (!document.querySelector("[data-open]")) return;
-  const now = document.hidden ? null : await load(location.href).catch(() => null);
-  const shown = now?.querySelector("main > [role=status]");
+// What has not ended yet: a run, whose page is loaded again, and retries, whose lines are replaced by what they are now.
+async function showRetries(pause) {
+  const open = document.querySelectorAll("[data-open]");
+  if (!open.length) return;
+  const address = new URL(location.href);
+  address.searchParams.set("all", ""); // newer runs push older lines out of the list
+  const now = document.hidden ? null : await load(address).catch(() => null);
   if (now && document.querySelector("[data-open=run]")) {
     if (!now.querySelector("[data-open=run]")) location.reload();
-  } else if (shown) {
-    showTimes(shown);
-    document.querySelector("[data-open]").replaceWith(shown);
+  } else if (now) {
+    for (const line of open) showRetry(line, now);
   }
-  setTimeout(showRetry, pause, pause * 1.5);
+  setTimeout(showRetries, pause, pause * 1.5);
 }
 
-setTimeout(showRetry, RETRIED_MS, RETRIED_MS);
+function showRetry(line, now) {
+  const run = line.closest("[data-run]")?.dataset.run;
+  const shown = now.querySelector(run ? `[data-run="${CSS.escape(run)}"] .why` : "[data-retried]");
+  if (shown) {
+    showTimes(shown);
+    line.replaceWith(shown);
+  } else if (run) { // the run is not kept any more
+    line.textContent = line.textContent.replace(/: retrying$/, "");
+    line.removeAttribute("data-open");
+  }
+}
+
+setTimeout(showRetries, RETRIED_MS, RETRIED_MS);
 
 if (page) {
   document.querySelector("[data-fresh]").addEventListener("click", showRuns);
