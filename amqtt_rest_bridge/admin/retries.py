@@ -239,6 +239,10 @@ class Retries:
         """Note that the retry of a failure has ended."""
         run = self._under_way.pop(name, "")
         if run in self._ends:
-            ended = self._recorder.kept.get(run)
-            self._ends[run] = _UNKNOWN if ended is None else ended.outcome
+            # Of many successes the new runs are not kept any more, but their failures are.
+            ended, failure = self._recorder.kept.get(run), self._recorder.kept.get(name)
+            noted = None if failure is None else failure.run.retry_outcome
+            self._ends[run] = ended.outcome if ended is not None else noted or _UNKNOWN
+            if self._ends[run] == Outcome.RETRYING:  # it was given up
+                self._ends[run] = _UNKNOWN
         self._recorder.kept.end_retry(name)

@@ -75,6 +75,15 @@ def test_many_failures_are_retried_at_the_rate_of_their_route_and_those_sent_aga
         assert post(admin, "/api/failures/retry", ALL_OF_THE_ROUTE) == (202, {"started": [], "refused": []})
 
 
+def test_the_page_counts_the_ends_of_more_retries_than_successes_are_kept(target: Recorder) -> None:
+    with bridging(embedded_broker.hosting, client_route(target.url)) as (_, admin, client):
+        for number in range(30):
+            failed(client, f"orders/{number}")
+        target.answer = answering(200)
+        _, page = post(admin, "/retry", b"route=Orders&code=http_status")
+        eventually(lambda: '30 sent again: <span class="outcome" data-outcome="succeeded">30 ' in admin.text(page))
+
+
 def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_and_its_route_green(
     target: Recorder, hosting: Hosting
 ) -> None:
