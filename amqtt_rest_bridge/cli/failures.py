@@ -69,7 +69,9 @@ def run(
     """Print the failures that are kept, or one of them whole; or drop some."""
     is_drop = words is not None and len(words) > 1 and words[0] == "drop"
     if words and ((not is_drop and (len(words) != 2 or words[0] != "show")) or route or code or since or is_open):
-        raise typer.BadParameter("write `rest-bridge failures [OPTIONS]`, or with `show ID` or `drop ID ...`")
+        raise typer.BadParameter(
+            "write `rest-bridge failures [OPTIONS]`, `show ID` or `drop ID ...`: these take ids only"
+        )
     check_code(code)
     try:
         since_of(since or "0s", time.time())

@@ -79,11 +79,12 @@ def run(
         answer = client.post("/api/failures/retry", "started", wanted)
         if route is not None and not answer["started"] and not answer["refused"]:
             client.check_route(route)
+        # Before the wait, which fails if the bridge goes away: what was sent has to be known then, too.
+        for one in answer["started"]:
+            print(visible(f"{one['retry_of']} sent again as {one['id']}"))
+        for one in answer["refused"]:
+            print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
         ends = _await_ends(client, {one["id"]: one["retry_of"] for one in answer["started"]})
-    for one in answer["started"]:
-        print(visible(f"{one['retry_of']} sent again as {one['id']}"))
-    for one in answer["refused"]:
-        print(visible(f"{one['id']} not sent again: {one['message']}"), file=sys.stderr)
     if not ids and not answer["started"] and not answer["refused"]:
         which = "all routes" if every else f"route {route}"
         which += "" if code is None else f" with code {code}"
@@ -97,7 +98,7 @@ def run(
 
 
 def _await_ends(client: AdminClient, started: Mapping[str, str]) -> Counter[str]:
-    """Return how many retries ended how, within a few seconds; raises `AdminError`.
+    """Return how many retries have ended in which way. Blocks for some seconds at most; raises `AdminError`.
 
     Args:
         client: Asks the bridge.

@@ -8,6 +8,8 @@ from http import HTTPStatus
 
 import pytest
 
+from amqtt_rest_bridge.cli import retry
+from amqtt_rest_bridge.cli.admin_client import AdminError
 from tests.cli.conftest import Run
 from tests.support.admin_client import (
     TOKEN,
@@ -186,6 +188,21 @@ def test_a_retry_says_how_many_failed_again(target: Recorder, client: Client, ad
     shown, hint = run("retry", "--all", "--yes", status=1)
     assert shown.splitlines()[-1] == "2 messages sent again: 1 succeeded, 1 failed again"
     assert hint == "hint: rest-bridge failures --open lists what failed again\n"
+
+
+def test_what_was_sent_again_is_listed_though_the_bridge_goes_away_then(
+    target: Recorder, client: Client, admin: Admin, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fail(client)
+    target.answer = lambda _: (200, b"{}")
+
+    def gone(*_: object) -> None:
+        raise AdminError("the bridge is gone")
+
+    monkeypatch.setattr(retry, "_await_ends", gone)
+    shown, said = run("retry", name, status=1)
+    assert shown.startswith(f"{name} sent again as ") and "the bridge is gone" in said
+    eventually(lambda: admin.run(name)["retry_outcome"] == "succeeded")
 
 
 @pytest.fixture
